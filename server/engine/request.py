@@ -1,0 +1,129 @@
+"""A Request: what a client wants generated, complete and valid."""
+
+import math
+from dataclasses import dataclass, field
+
+from server.engine.errors import InvalidArgument
+from server.engine.model import ModelDescription, SamplingDefaults
+
+MAX_TEMPERATURE = 100.0
+MAX_STOP_SEQUENCES = 16
+MAX_STOP_SEQUENCE_LENGTH = 1024
+MAX_STOP_TOKEN_IDS = 128
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen; `server/engine/plan.py: Draw` says what each number does.
+
+    Raises InvalidArgument where a number is out of its range.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= MAX_TEMPERATURE):
+            raise InvalidArgument("sampling.temperature", self.temperature, f"must be from 0 to {MAX_TEMPERATURE:g}")
+        if not 0 < self.top_p <= 1:
+            raise InvalidArgument("sampling.top_p", self.top_p, "must be above 0 and at most 1")
+
+    @classmethod
+    def resolve(
+        cls,
+        defaults: SamplingDefaults,
+        seed: int,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> "Sampling":
+        """Fills what the client left unset. Setting top_k or top_p alone asks for sampling, where the default is greedy."""
+        if temperature is None:
+            wants_sampling = top_k is not None or top_p is not None
+            temperature = defaults.sampled_temperature if wants_sampling else defaults.temperature
+        return cls(
+            temperature=temperature,
+            top_k=defaults.top_k if top_k is None else top_k,
+            top_p=defaults.top_p if top_p is None else top_p,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """When a generation ends. Raises InvalidArgument where a value is out of its range."""
+
+    max_new_tokens: int | None = None
+    """None goes on until the tokens no longer fit."""
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    include_stop_text: bool = False
+    time_limit: float | None = None
+    """Seconds from arrival."""
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise InvalidArgument("stopping.max_new_tokens", self.max_new_tokens, "must be at least 1")
+        if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
+            limit = f"must be at most max_new_tokens, {self.max_new_tokens}"
+            raise InvalidArgument("stopping.min_new_tokens", self.min_new_tokens, limit)
+        if len(self.stop) > MAX_STOP_SEQUENCES:
+            raise InvalidArgument("stopping.stop", f"{len(self.stop)} texts", f"must be at most {MAX_STOP_SEQUENCES}")
+        for i, text in enumerate(self.stop):
+            if not 1 <= len(text) <= MAX_STOP_SEQUENCE_LENGTH:
+                limit = f"must be from 1 to {MAX_STOP_SEQUENCE_LENGTH} characters"
+                raise InvalidArgument(f"stopping.stop[{i}]", f"{len(text)} characters long", limit)
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            value = f"{len(self.stop_token_ids)} ids"
+            raise InvalidArgument("stopping.stop_token_ids", value, f"must be at most {MAX_STOP_TOKEN_IDS}")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise InvalidArgument("stopping.time_limit", f"{self.time_limit:g} s", "must be above 0 s")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One generation to run. Compared by identity: two requests of equal content are two requests."""
+
+    id: str
+    """The client's name for it, for logs and messages; nothing is keyed by it but the check for duplicates."""
+    prompt_token_ids: tuple[int, ...]
+    prompt_field: str
+    """The field of the API the prompt came in, for messages: "prompt", "prompt_token_ids" or "chat"."""
+    sampling: Sampling
+    arrived_at: float
+    """On time.monotonic's clock."""
+    stopping: Stopping = field(default_factory=Stopping)
+
+    @property
+    def expires_at(self) -> float:
+        """When time_limit has passed, on time.monotonic's clock; infinite without one."""
+        return math.inf if self.stopping.time_limit is None else self.arrived_at + self.stopping.time_limit
+
+    def check_fits(self, model: ModelDescription) -> None:
+        """Raises InvalidArgument where the model could never serve this request, however long it waited."""
+        prompt, room = len(self.prompt_token_ids), model.max_total_tokens
+        if prompt == 0:
+            raise InvalidArgument(self.prompt_field, "empty", "must have at least 1 token")
+        for i, token_id in enumerate(self.prompt_token_ids):
+            if token_id >= model.vocabulary_size:
+                limit = f"must be below the vocabulary size, {model.vocabulary_size}"
+                raise InvalidArgument(f"prompt_token_ids.ids[{i}]", token_id, limit)
+        if prompt >= room:
+            limit = f"must be at most {room - 1}, to leave room for a token in the {room} that fit"
+            raise InvalidArgument(self.prompt_field, f"{prompt} tokens long", limit)
+        for token_id in self.stopping.stop_token_ids:
+            if token_id >= model.vocabulary_size:
+                limit = f"must be below the vocabulary size, {model.vocabulary_size}"
+                raise InvalidArgument("stopping.stop_token_ids", token_id, limit)
+        for name, count in (
+            ("max_new_tokens", self.stopping.max_new_tokens or 0),
+            ("min_new_tokens", self.stopping.min_new_tokens),
+        ):
+            if prompt + count > room:
+                limit = f"must be at most {room - prompt}: the prompt has {prompt} tokens and {room} fit in all"
+                raise InvalidArgument(f"stopping.{name}", count, limit)

@@ -1,0 +1,47 @@
+"""The Tokenizer: text to token ids and back. Safe to use from several threads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: str
+    content: str
+
+
+class Tokenizer(Protocol):
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Ids that stand for no text, such as the end of a sequence; `decode` leaves them out unless told to keep them."""
+        ...
+
+    @property
+    def byte_fallback_ids(self) -> frozenset[int]:
+        """Ids of single bytes whose text `decode` decides only when the run of them has ended (SentencePiece style)."""
+        ...
+
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes an id stands for where `decode` is the UTF-8 reading (errors replaced) of its ids' bytes joined;
+        None for a vocabulary that is not byte-level."""
+        ...
+
+    def tokens(self, token_ids: Sequence[int]) -> list[str]:
+        """What each id stands for in the vocabulary."""
+        ...
+
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+        """The text of a conversation by the model's chat template, ready for the assistant's answer.
+
+        Raises InvalidArgument("chat.messages", ...) with the template's reason where the template refuses, and
+        ChatTemplateMissing where there is none.
+        """
+        ...

@@ -1,0 +1,112 @@
+"""A Model and a Tokenizer for engine tests: no torch, no weights, microseconds a step, and an oracle for every token."""
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from server.engine.errors import InvalidArgument
+from server.engine.model import ModelDescription, SamplingDefaults
+from server.engine.plan import Draw, Drawn, Fault, Span, StepOutcome, StepPlan
+from server.engine.tokenizer import ChatMessage
+
+EOS = 256
+BOS = 257
+VOCABULARY_SIZE = 260
+GREEDY = Draw(temperature=0, top_k=0, top_p=1.0, uniform=0.0)
+
+
+def next_token(token_ids: Sequence[int], draw: Draw) -> int:
+    """The fake model's rule: a hash of all tokens so far and, when sampling, of the uniform number."""
+    key = struct.pack(f"<{len(token_ids)}I", *token_ids)
+    if draw.temperature > 0:
+        key += struct.pack("<d", draw.uniform)
+    token_id = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") % VOCABULARY_SIZE
+    while token_id in draw.forbidden_token_ids:
+        token_id = (token_id + 1) % VOCABULARY_SIZE
+    return token_id
+
+
+def describe(kv_block_count: int = 64, kv_block_size: int = 4, context_length: int = 128) -> ModelDescription:
+    return ModelDescription(
+        id="fake",
+        architecture="FakeForCausalLM",
+        context_length=context_length,
+        vocabulary_size=VOCABULARY_SIZE,
+        weight_type="none",
+        device="cpu",
+        bos_token_id=BOS,
+        eos_token_ids=frozenset({EOS}),
+        pad_token_id=None,
+        kv_block_size=kv_block_size,
+        kv_block_count=kv_block_count,
+        sampling_defaults=SamplingDefaults(temperature=0.0, top_k=0, top_p=1.0, sampled_temperature=1.0),
+        default_max_new_tokens=None,
+    )
+
+
+@dataclass
+class FakeModel:
+    """Keeps each computed token where its key and value would be, and reads all of a sequence's tokens back from there.
+
+    A block given to two sequences, lost or left unwritten therefore changes tokens, as it would in a real KV cache.
+    `before_step` may raise, wait or count.
+    """
+
+    description: ModelDescription = field(default_factory=describe)
+    before_step: Callable[[StepPlan], None] = lambda plan: None
+    choose: Callable[[Sequence[int], Draw], int] = next_token
+    plans: list[StepPlan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._kv: dict[int, int] = {}
+
+    def step(self, plan: StepPlan) -> StepOutcome:
+        self.plans.append(plan)
+        self.before_step(plan)
+        assert len({span.slot for span in plan.spans}) == len(plan.spans)
+        return StepOutcome(tuple(self._compute(span) for span in plan.spans))
+
+    def warm_up(self) -> None:
+        pass
+
+    def _compute(self, span: Span) -> Drawn | Fault | None:
+        assert span.token_ids
+        for i, token_id in enumerate(span.token_ids):
+            self._kv[self._place(span, span.start + i)] = token_id
+        if span.draw is None:
+            return None
+        seen = [self._kv[self._place(span, i)] for i in range(span.start + len(span.token_ids))]
+        return Drawn(self.choose(seen, span.draw))
+
+    def _place(self, span: Span, position: int) -> int:
+        size = self.description.kv_block_size
+        block_id = span.block_ids[position // size]
+        assert 0 <= block_id < self.description.kv_block_count
+        return block_id * size + position % size
+
+
+class FakeTokenizer:
+    """One token a byte, as ids 0 to 255; the ids above are special."""
+
+    special_token_ids = frozenset(range(256, VOCABULARY_SIZE))
+    byte_fallback_ids: frozenset[int] = frozenset()
+    has_chat_template = True
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [BOS] * add_special_tokens + list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
+        shown = [i for i in token_ids if keep_special_tokens or i not in self.special_token_ids]
+        return b"".join(map(self.token_bytes, shown)).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else f"<{token_id}>".encode()
+
+    def tokens(self, token_ids: Sequence[int]) -> list[str]:
+        return [self.decode([i], keep_special_tokens=True) for i in token_ids]
+
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+        if messages[0].role == "assistant":
+            raise InvalidArgument("chat.messages", "assistant first", "the chat template refuses: a user must begin")
+        return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant: "
