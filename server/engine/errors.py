@@ -1,4 +1,7 @@
-"""What can be wrong with a request or with the engine, as types; `server/rpc/statuses.py` says what each is on the wire."""
+"""What can be wrong with a request or with the engine, as types.
+
+`server/rpc/statuses.py` says what each is on the wire.
+"""
 
 
 class EngineError(Exception):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import count
 
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
@@ -40,7 +41,7 @@ class Sampling:
         top_k: int | None = None,
         top_p: float | None = None,
     ) -> "Sampling":
-        """Fills what the client left unset. Setting top_k or top_p alone asks for sampling, where the default is greedy."""
+        """Fills what the client left unset; setting top_k or top_p without a temperature asks for sampling."""
         if temperature is None:
             wants_sampling = top_k is not None or top_p is not None
             temperature = defaults.sampled_temperature if wants_sampling else defaults.temperature
@@ -98,6 +99,8 @@ class Request:
     arrived_at: float
     """On time.monotonic's clock."""
     stopping: Stopping = field(default_factory=Stopping)
+    number: int = field(init=False, default_factory=count(1).__next__)
+    """Our own name for it, unique in the process; everything inside is keyed by it."""
 
     @property
     def expires_at(self) -> float:
@@ -109,21 +112,20 @@ class Request:
         prompt, room = len(self.prompt_token_ids), model.max_total_tokens
         if prompt == 0:
             raise InvalidArgument(self.prompt_field, "empty", "must have at least 1 token")
-        for i, token_id in enumerate(self.prompt_token_ids):
-            if token_id >= model.vocabulary_size:
-                limit = f"must be below the vocabulary size, {model.vocabulary_size}"
-                raise InvalidArgument(f"prompt_token_ids.ids[{i}]", token_id, limit)
         if prompt >= room:
             limit = f"must be at most {room - 1}, to leave room for a token in the {room} that fit"
             raise InvalidArgument(self.prompt_field, f"{prompt} tokens long", limit)
-        for token_id in self.stopping.stop_token_ids:
-            if token_id >= model.vocabulary_size:
-                limit = f"must be below the vocabulary size, {model.vocabulary_size}"
-                raise InvalidArgument("stopping.stop_token_ids", token_id, limit)
-        for name, count in (
+        for name, wanted in (
             ("max_new_tokens", self.stopping.max_new_tokens or 0),
             ("min_new_tokens", self.stopping.min_new_tokens),
         ):
-            if prompt + count > room:
+            if prompt + wanted > room:
                 limit = f"must be at most {room - prompt}: the prompt has {prompt} tokens and {room} fit in all"
-                raise InvalidArgument(f"stopping.{name}", count, limit)
+                raise InvalidArgument(f"stopping.{name}", wanted, limit)
+        for name, token_ids in (
+            ("prompt_token_ids.ids", self.prompt_token_ids),
+            ("stopping.stop_token_ids", self.stopping.stop_token_ids),
+        ):
+            if token_ids and max(token_ids) >= model.vocabulary_size:
+                limit = f"must be below the vocabulary size, {model.vocabulary_size}"
+                raise InvalidArgument(name, max(token_ids), limit)

@@ -14,7 +14,7 @@ class ChatMessage:
 class Tokenizer(Protocol):
     @property
     def special_token_ids(self) -> frozenset[int]:
-        """Ids that stand for no text, such as the end of a sequence; `decode` leaves them out unless told to keep them."""
+        """Ids that stand for no text, such as an end of sequence; `decode` leaves them out unless told to keep them."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""A Model and a Tokenizer for engine tests: no torch, no weights, microseconds a step, and an oracle for every token."""
+"""A Model and a Tokenizer for engine tests: no torch, no weights, and an oracle for every token."""
 
 import hashlib
 import struct

@@ -1,0 +1,258 @@
+"""The Scheduler: admits requests into slots and advances all running sequences one step at a time.
+
+Each sequence has known tokens and computed tokens, and a step computes some of the difference: one token of a sequence
+that is generating, a chunk of a prompt that is new or was preempted. That is the whole algorithm; chunked prefill,
+preemption and decode are the same code.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from server.engine.block_pool import BlockPool
+from server.engine.errors import Draining, EngineError, StepFailed
+from server.engine.events import Event, Failure
+from server.engine.faults import step_isolating_faults
+from server.engine.load import Load, Throughput
+from server.engine.model import Model
+from server.engine.plan import Drawn, Fault, Span, StepOutcome, StepPlan
+from server.engine.queue import RequestQueue
+from server.engine.sequence import Sequence
+from server.engine.tokenizer import Tokenizer
+
+IDLE_WAIT = 0.5
+"""Seconds an idle turn of the loop lasts at most, so that it is seen to turn."""
+MAX_FAILED_STEPS = 16
+"""Steps in a row that fail for every sequence, before the model itself is held to be broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event on its way to the stream of the request with this number."""
+
+    number: int
+    event: Event
+
+
+class Scheduler:
+    """Owns the model, its KV blocks and the sequences; lives on one thread.
+
+    `deliver` is called at most once a step with everything the step has for clients.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        requests: RequestQueue,
+        deliver: Callable[[list[Delivery]], None],
+        max_slots: int,
+        max_step_tokens: int,
+    ) -> None:
+        if max_step_tokens <= max_slots:
+            raise ValueError(f"max_step_tokens is {max_step_tokens}: must be above max_slots, {max_slots}")
+        self.model, self.tokenizer, self.requests = model, tokenizer, requests
+        self.max_slots, self.max_step_tokens = max_slots, max_step_tokens
+        self.pool = BlockPool(model.description.kv_block_count, model.description.kv_block_size)
+        self.waiting: deque[Sequence] = deque()
+        self.running: dict[int, Sequence] = {}
+        self.stopping = False
+        self.turned_at = time.monotonic()
+        self._ready_at = time.time()
+        self._throughput = Throughput()
+        self._failed_steps = 0
+        self._deliver_to_streams = deliver
+        self._deliveries: list[Delivery] = []
+
+    def run(self) -> None:
+        """Serves until `stop`. Raises what no request is to blame for."""
+        while not self.stopping:
+            self.take_arrivals()
+            self.admit_waiting()
+            if self.running:
+                self.advance()
+                self.retire_finished()
+            else:
+                self.requests.wait(IDLE_WAIT)
+        self.end_all(Draining("the server is shutting down"))
+
+    def stop(self) -> None:
+        """Ends `run` after the current step; from any thread."""
+        self.stopping = True
+        self.requests.wake()
+
+    def take_arrivals(self) -> None:
+        """Lets new requests wait, and drops those that were cancelled or whose time is up."""
+        self.turned_at = now = time.monotonic()
+        arrivals = self.requests.take_all()
+        self.waiting.extend(Sequence(r, self.model.description, self.tokenizer) for r in arrivals.requests)
+        for seq in [*self.waiting, *self.running.values()]:
+            if seq.request.number in arrivals.cancelled:
+                self._remove(seq)
+            elif now >= seq.request.expires_at:
+                self._end(seq, now)
+        self._deliver()
+
+    def admit_waiting(self) -> None:
+        """Gives slots to the longest waiting, while there are slots and KV blocks for all their known tokens.
+
+        A block for each running sequence is left to grow into, so that an admission does not preempt at once.
+        """
+        while self.waiting and len(self.running) < self.max_slots:
+            needed = self.pool.blocks_for(len(self.waiting[0].token_ids))
+            if needed + len(self.running) > self.pool.free_count:
+                return
+            seq = self.waiting.popleft()
+            slot = next(slot for slot in range(self.max_slots) if slot not in self.running)
+            seq.admit(slot, self.pool.allocate(needed), time.monotonic())
+            self.running[slot] = seq
+
+    def advance(self) -> None:
+        """One step of the model: the next token for every sequence whose known tokens it completes."""
+        self.make_room()
+        plan = self.plan_step()
+        outcome = step_isolating_faults(self.model, plan)
+        self.take_outcome(plan, outcome)
+
+    def retire_finished(self) -> None:
+        """Sends each running sequence's news to its client, and frees the slots of those that are finished."""
+        now = time.monotonic()
+        for seq in list(self.running.values()):
+            if seq.is_finished(now):
+                self._end(seq, now)
+            else:
+                self._report(seq)
+        self._deliver()
+
+    def make_room(self) -> None:
+        """Gives sequences KV blocks for their known tokens, oldest first, preempting the newest while there are none.
+
+        The oldest can always run alone, since no request is taken that would not fit the empty pool.
+        """
+        for seq in list(self.running.values()):
+            while seq.slot is not None and self._missing_blocks(seq) > self.pool.free_count:
+                self._preempt(next(reversed(self.running.values())))
+            if seq.slot is not None:
+                seq.block_ids += self.pool.allocate(self._missing_blocks(seq))
+
+    def plan_step(self) -> StepPlan:
+        """Shares out the step's tokens: one to each sequence that is generating, the rest to the others, oldest first."""
+        budget = self.max_step_tokens
+        spans = []
+        for seq in sorted(self.running.values(), key=lambda seq: seq.pending_count > 1):
+            count = min(seq.pending_count, budget)
+            if count:
+                spans.append(self._span(seq, count))
+                budget -= count
+        return StepPlan(tuple(spans))
+
+    def take_outcome(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        """Updates the sequences by what the step has computed and drawn."""
+        now = time.monotonic()
+        for span, drawn in zip(plan.spans, outcome.draws, strict=True):
+            seq = self.running[span.slot]
+            if isinstance(drawn, Fault):
+                self._fail(seq, StepFailed(f"the model could not compute this request: {drawn.reason}"))
+                continue
+            seq.computed += len(span.token_ids)
+            if isinstance(drawn, Drawn):
+                seq.append(drawn.token_id, now)
+        self._throughput.add(sum(isinstance(drawn, Drawn) for drawn in outcome.draws), now)
+        self._check_model_works(outcome)
+
+    def end_all(self, error: EngineError) -> None:
+        """Ends every request with this error."""
+        for request in self.requests.take_all().requests:
+            self.waiting.append(Sequence(request, self.model.description, self.tokenizer))
+        for seq in [*self.waiting, *self.running.values()]:
+            self._fail(seq, error)
+        self._deliver()
+
+    def load(self) -> Load:
+        """From any thread."""
+        running = len(self.running)
+        return Load(
+            running=running,
+            waiting=max(0, self.requests.in_flight - running),
+            slots=self.max_slots,
+            kv_blocks_used=self.pool.used_count,
+            kv_blocks_total=self.pool.block_count,
+            kv_block_size=self.pool.block_size,
+            tokens_per_second=self._throughput.per_second(time.monotonic()),
+            tokens_generated=self._throughput.total,
+            since=self._ready_at,
+        )
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where a block or a slot is lost, doubled or held by a sequence that does not run."""
+        self.pool.check_integrity(seq.block_ids for seq in self.running.values())
+        assert all(seq.slot == slot for slot, seq in self.running.items())
+        assert all(0 <= slot < self.max_slots for slot in self.running)
+        assert all(seq.slot is None and not seq.block_ids for seq in self.waiting)
+
+    def _missing_blocks(self, seq: Sequence) -> int:
+        return self.pool.blocks_for(len(seq.token_ids)) - len(seq.block_ids)
+
+    def _span(self, seq: Sequence, count: int) -> Span:
+        assert seq.slot is not None
+        end = seq.computed + count
+        return Span(
+            slot=seq.slot,
+            start=seq.computed,
+            token_ids=tuple(seq.token_ids[seq.computed : end]),
+            block_ids=tuple(seq.block_ids),
+            draw=seq.draw() if end == len(seq.token_ids) else None,
+        )
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Back to the head of the queue: its tokens stay known, and are computed again when it is admitted again."""
+        self._free(seq)
+        self.waiting.appendleft(seq)
+
+    def _free(self, seq: Sequence) -> None:
+        assert seq.slot is not None
+        del self.running[seq.slot]
+        self.pool.release(seq.block_ids)
+        seq.leave_slot()
+
+    def _remove(self, seq: Sequence) -> None:
+        if seq.slot is None:
+            self.waiting.remove(seq)
+        else:
+            self._free(seq)
+        self.requests.retire(seq.request.number)
+
+    def _end(self, seq: Sequence, now: float) -> None:
+        """Sends the rest and the Result, and frees what the sequence held."""
+        finish = seq.finish(now)
+        assert finish is not None
+        seq.complete_text()
+        self._report(seq)
+        self._send(seq, seq.result(finish, now))
+        self._remove(seq)
+
+    def _fail(self, seq: Sequence, error: EngineError) -> None:
+        self._send(seq, Failure(error))
+        self._remove(seq)
+
+    def _report(self, seq: Sequence) -> None:
+        if started := seq.take_started():
+            self._send(seq, started)
+        if tokens := seq.take_tokens():
+            self._send(seq, tokens)
+
+    def _send(self, seq: Sequence, event: Event) -> None:
+        self._deliveries.append(Delivery(seq.request.number, event))
+
+    def _deliver(self) -> None:
+        if self._deliveries:
+            self._deliver_to_streams(self._deliveries)
+            self._deliveries = []
+
+    def _check_model_works(self, outcome: StepOutcome) -> None:
+        """Raises RuntimeError where the steps have failed for everybody for so long that no request can be to blame."""
+        all_failed = all(isinstance(drawn, Fault) for drawn in outcome.draws)
+        self._failed_steps = self._failed_steps + 1 if all_failed else 0
+        if self._failed_steps == MAX_FAILED_STEPS:
+            raise RuntimeError(f"the model failed {MAX_FAILED_STEPS} steps in a row for every sequence")

@@ -1,0 +1,133 @@
+"""The Sequence: all state of one generation, from arrival to its end."""
+
+from server.engine.detokenizer import detokenizer_for
+from server.engine.events import Finish, FinishReason, Result, Started, Timing, Tokens, Usage
+from server.engine.model import ModelDescription
+from server.engine.plan import Draw
+from server.engine.request import Request
+from server.engine.seeding import uniform
+from server.engine.stopping import StopMatcher
+from server.engine.tokenizer import Tokenizer
+
+
+class Sequence:
+    """One request's tokens, the KV blocks that hold them, and the text that has come of them.
+
+    There is no prefill and no decode phase: `token_ids` are known, the first `computed` of them have their keys and
+    values in `block_ids`, and each step computes some of the difference. Preemption sets `computed` back to 0.
+    """
+
+    def __init__(self, request: Request, model: ModelDescription, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.token_ids = list(request.prompt_token_ids)
+        self.computed = 0
+        self.block_ids: list[int] = []
+        self.slot: int | None = None
+        self.started = False
+        self._model = model
+        self._eos_token_ids = frozenset() if request.stopping.ignore_eos else model.eos_token_ids
+        self._stop = StopMatcher(request.stopping.stop, request.stopping.include_stop_text)
+        self._detokenizer = detokenizer_for(tokenizer)
+        self._unsent_ids: list[int] = []
+        self._unsent_text = ""
+        self._admitted_at: float | None = None
+        self._first_token_at: float | None = None
+
+    @property
+    def prompt_count(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def generated_count(self) -> int:
+        return len(self.token_ids) - self.prompt_count
+
+    @property
+    def pending_count(self) -> int:
+        """Tokens that are known and not computed."""
+        return len(self.token_ids) - self.computed
+
+    def is_finished(self, now: float) -> bool:
+        return self.finish(now) is not None
+
+    def finish(self, now: float) -> Finish | None:
+        """The rule for "finished": why the sequence is over at `now`, on time.monotonic's clock; None if it is not."""
+        stopping = self.request.stopping
+        if self.generated_count and self.token_ids[-1] in stopping.stop_token_ids:
+            return Finish(FinishReason.STOP_TOKEN, stop_token_id=self.token_ids[-1])
+        if self.generated_count and self.token_ids[-1] in self._eos_token_ids:
+            return Finish(FinishReason.END_OF_SEQUENCE)
+        if self._stop.matched is not None:
+            return Finish(FinishReason.STOP_SEQUENCE, stop_sequence=self._stop.matched)
+        if self.generated_count == stopping.max_new_tokens:
+            return Finish(FinishReason.MAX_NEW_TOKENS)
+        if len(self.token_ids) >= self._model.max_total_tokens:
+            return Finish(FinishReason.CONTEXT_LENGTH)
+        if now >= self.request.expires_at:
+            return Finish(FinishReason.TIME_LIMIT)
+        return None
+
+    def draw(self) -> Draw:
+        """How to choose this sequence's next token."""
+        sampling, stopping = self.request.sampling, self.request.stopping
+        ends_too_early = self.generated_count < stopping.min_new_tokens
+        return Draw(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            uniform=uniform(sampling.seed, self.generated_count) if sampling.temperature > 0 else 0.0,
+            forbidden_token_ids=tuple(self._eos_token_ids | stopping.stop_token_ids) if ends_too_early else (),
+        )
+
+    def append(self, token_id: int, now: float) -> None:
+        """Takes the token that a step has chosen."""
+        self._first_token_at = now if self._first_token_at is None else self._first_token_at
+        self.token_ids.append(token_id)
+        self._unsent_ids.append(token_id)
+        if self._is_text(token_id):
+            may_match = self.generated_count >= self.request.stopping.min_new_tokens
+            self._unsent_text += self._stop.push(self._detokenizer.push(token_id), may_match=may_match)
+
+    def _is_text(self, token_id: int) -> bool:
+        """An ending token's own text is output only where the request includes stop text."""
+        if token_id in self.request.stopping.stop_token_ids:
+            return self.request.stopping.include_stop_text
+        return token_id not in self._eos_token_ids
+
+    def complete_text(self) -> None:
+        """Releases what was held back of the text, when no token will follow."""
+        if self._stop.matched is None:
+            self._unsent_text += self._stop.push(self._detokenizer.flush(), may_match=False) + self._stop.flush()
+
+    def admit(self, slot: int, block_ids: list[int], now: float) -> None:
+        self.slot, self.block_ids = slot, block_ids
+        self._admitted_at = now if self._admitted_at is None else self._admitted_at
+
+    def leave_slot(self) -> None:
+        """Forgets what was computed; everything that was said to the client stays said."""
+        self.slot, self.block_ids, self.computed = None, [], 0
+
+    def take_started(self) -> Started | None:
+        """The Started event, once."""
+        if self.started:
+            return None
+        self.started = True
+        return Started(self.request.sampling.seed, self.prompt_count, cached_token_count=0)
+
+    def take_tokens(self) -> Tokens | None:
+        """The tokens and text since the last time; None where there are none."""
+        if not self._unsent_ids and not self._unsent_text:
+            return None
+        tokens = Tokens(tuple(self._unsent_ids), self._unsent_text)
+        self._unsent_ids, self._unsent_text = [], ""
+        return tokens
+
+    def result(self, finish: Finish, now: float) -> Result:
+        arrived, first = self.request.arrived_at, self._first_token_at
+        admitted = now if self._admitted_at is None else self._admitted_at
+        timing = Timing(
+            queued=admitted - arrived,
+            prefill=(now if first is None else first) - admitted,
+            time_to_first_token=None if first is None else first - arrived,
+            total=now - arrived,
+        )
+        return Result(finish, Usage(self.prompt_count, self.generated_count, cached_tokens=0), timing)
