@@ -137,7 +137,7 @@ class Scheduler:
                 seq.block_ids += self.pool.allocate(self._missing_blocks(seq))
 
     def plan_step(self) -> StepPlan:
-        """Shares out the step's tokens: one to each sequence that is generating, the rest to the others, oldest first."""
+        """Shares out the step's tokens: one to each sequence that generates, the rest to the others, oldest first."""
         budget = self.max_step_tokens
         spans = []
         for seq in sorted(self.running.values(), key=lambda seq: seq.pending_count > 1):

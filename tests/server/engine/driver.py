@@ -1,0 +1,159 @@
+"""Runs a real Scheduler over a FakeModel on the test's own thread, with arrivals and cancellations at chosen steps."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from server.engine.events import Event, Failure, Finish, FinishReason, Result, Started, Tokens
+from server.engine.model import ModelDescription
+from server.engine.plan import Draw, StepPlan
+from server.engine.queue import RequestQueue
+from server.engine.request import Request, Sampling, Stopping
+from server.engine.scheduler import Delivery, Scheduler
+from server.engine.seeding import uniform
+from tests.server.fakes import EOS, FakeModel, FakeTokenizer, next_token
+
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+
+
+def request(
+    prompt: Sequence[int] | str = "hello",
+    stopping: Stopping | None = None,
+    sampling: Sampling = GREEDY,
+    request_id: str = "r",
+) -> Request:
+    token_ids = tuple(prompt.encode()) if isinstance(prompt, str) else tuple(prompt)
+    stopping = stopping or Stopping(max_new_tokens=8, ignore_eos=True)
+    return Request(request_id, token_ids, "prompt", sampling, time.monotonic(), stopping)
+
+
+def expected_tokens(req: Request, model: ModelDescription) -> list[int]:
+    """What the request must generate, by the fake model's rule and the criteria that concern token ids and counts."""
+    stopping, generated = req.stopping, list[int]()
+    eos = frozenset() if stopping.ignore_eos else {EOS}
+    while True:
+        early = len(generated) < stopping.min_new_tokens
+        forbidden = tuple(eos | stopping.stop_token_ids) if early else ()
+        number = uniform(req.sampling.seed, len(generated))
+        draw = Draw(req.sampling.temperature, req.sampling.top_k, req.sampling.top_p, number, forbidden)
+        generated.append(next_token([*req.prompt_token_ids, *generated], draw))
+        total = len(req.prompt_token_ids) + len(generated)
+        if generated[-1] in eos | stopping.stop_token_ids:
+            return generated
+        if len(generated) == stopping.max_new_tokens or total == model.max_total_tokens:
+            return generated
+
+
+@dataclass
+class Arrival:
+    """A request that arrives before a step and may be cancelled before a later one."""
+
+    request: Request
+    at_step: int = 0
+    cancel_at_step: int | None = None
+
+
+@dataclass
+class Heard:
+    """What one client heard."""
+
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [i for event in self.events if isinstance(event, Tokens) for i in event.token_ids]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Tokens))
+
+    @property
+    def result(self) -> Result:
+        assert isinstance(self.events[-1], Result), self.events
+        return self.events[-1]
+
+    @property
+    def finish(self) -> Finish:
+        return self.result.finish
+
+    @property
+    def reason(self) -> FinishReason:
+        return self.finish.reason
+
+    def check_shape(self, *, cancelled: bool = False) -> None:
+        """Started first, one end and it last; or, where the client left, any beginning of that."""
+        ends = [event for event in self.events if isinstance(event, Result | Failure)]
+        assert len(ends) == 1 or (cancelled and not ends)
+        assert not ends or self.events[-1] is ends[0]
+        starts = [i for i, event in enumerate(self.events) if isinstance(event, Started)]
+        assert starts == [0] or (not starts and (cancelled or isinstance(self.events[0], Failure)))
+
+
+class Driver:
+    """`serve` runs the scheduler's own loop until everything that was to arrive has come and gone."""
+
+    def __init__(self, model: FakeModel, max_slots: int = 4, max_step_tokens: int = 16, max_waiting: int = 1000) -> None:
+        self.model = model
+        self.step = 0
+        self.heard: dict[int, Heard] = {}
+        self.deliver_calls = 0
+        self._user_hook = model.before_step
+        model.before_step = self._before_step
+        queue = _Queue(self, max_slots + max_waiting)
+        self.scheduler = Scheduler(model, FakeTokenizer(), queue, self._hear, max_slots, max_step_tokens)
+        self._arrivals: list[Arrival] = []
+
+    def serve(self, *arrivals: Arrival | Request) -> list[Heard]:
+        """What each client heard, in the order of the arguments; the pool is whole again when it returns."""
+        self._arrivals = [Arrival(a) if isinstance(a, Request) else a for a in arrivals]
+        expected = list(self._arrivals)
+        self.scheduler.stopping = False
+        self.arrive()
+        self.scheduler.run()
+        self.scheduler.check_integrity()
+        assert self.scheduler.pool.used_count == 0
+        assert self.scheduler.requests.in_flight == 0
+        assert not self.scheduler.waiting
+        return [self.heard.get(arrival.request.number, Heard()) for arrival in expected]
+
+    def arrive(self) -> None:
+        for arrival in list(self._arrivals):
+            if arrival.at_step <= self.step:
+                self.scheduler.requests.put(arrival.request)
+                arrival.at_step = 1 << 30
+            if arrival.cancel_at_step is not None and arrival.cancel_at_step <= self.step:
+                self.scheduler.requests.cancel(arrival.request.number)
+        self._arrivals = [a for a in self._arrivals if a.at_step < 1 << 30 or self._may_cancel(a)]
+
+    def _may_cancel(self, arrival: Arrival) -> bool:
+        return arrival.cancel_at_step is not None and self.step < arrival.cancel_at_step
+
+    def nothing_left(self) -> bool:
+        """Called when the loop is idle: time passes; says whether anything is still to come."""
+        self.step += 1
+        self.arrive()
+        return not self._arrivals
+
+    def _before_step(self, plan: StepPlan) -> None:
+        self._user_hook(plan)
+        self.scheduler.check_integrity()
+        assert sum(len(span.token_ids) for span in plan.spans) <= self.scheduler.max_step_tokens
+        self.step += 1
+        self.arrive()
+
+    def _hear(self, deliveries: list[Delivery]) -> None:
+        self.deliver_calls += 1
+        for delivery in deliveries:
+            self.heard.setdefault(delivery.number, Heard()).events.append(delivery.event)
+
+
+class _Queue(RequestQueue):
+    """Never sleeps: an idle loop makes the driver's time pass, and stops when nothing more will come."""
+
+    def __init__(self, driver: Driver, capacity: int) -> None:
+        super().__init__(capacity)
+        self._driver = driver
+
+    def wait(self, timeout: float) -> None:
+        if self._driver.nothing_left() and not self._requests:
+            self._driver.scheduler.stopping = True

@@ -1,0 +1,223 @@
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.engine.events import Failure, FinishReason, Started, Tokens
+from server.engine.errors import StepFailed
+from server.engine.plan import StepPlan
+from server.engine.request import Sampling, Stopping
+from server.engine.scheduler import MAX_FAILED_STEPS
+from tests.server.engine.driver import Arrival, Driver, expected_tokens, request
+from tests.server.fakes import EOS, VOCABULARY_SIZE, FakeModel, describe
+
+requests = st.builds(
+    request,
+    prompt=st.lists(st.integers(0, VOCABULARY_SIZE - 1), min_size=1, max_size=30),
+    stopping=st.builds(
+        lambda new, least, ids, ignore: Stopping(new, min(least, new), (), frozenset(ids), ignore),
+        st.integers(1, 20),
+        st.integers(0, 5),
+        st.sets(st.integers(0, 255), max_size=40),
+        st.booleans(),
+    ),
+    sampling=st.builds(Sampling, st.sampled_from([0.0, 1.0]), st.just(0), st.just(1.0), st.integers(0, 2**64 - 1)),
+)
+arrivals = st.builds(Arrival, requests, st.integers(0, 30), st.one_of(st.none(), st.none(), st.integers(0, 40)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(arrivals, min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.integers(1, 12),
+    st.integers(1, 8),
+    st.integers(0, 12),
+)
+def test_every_request_gets_its_own_tokens_whatever_joins_leaves_or_is_preempted_beside_it(
+    coming: list[Arrival], max_slots: int, extra_budget: int, block_size: int, spare_blocks: int
+) -> None:
+    block_count = math.ceil(51 / block_size) + spare_blocks
+    model = FakeModel(describe(block_count, block_size, context_length=50))
+    plan = [(arrival.request, arrival.cancel_at_step is not None) for arrival in coming]
+    heard = Driver(model, max_slots, max_slots + extra_budget).serve(*coming)
+    for (req, may_leave), one in zip(plan, heard, strict=True):
+        expected = expected_tokens(req, model.description)
+        if may_leave and not (one.events and not isinstance(one.events[-1], Started | Tokens)):
+            assert one.token_ids == expected[: len(one.token_ids)]
+            assert not one.events or isinstance(one.events[0], Started)
+            continue
+        one.check_shape()
+        assert one.token_ids == expected
+        assert one.result.usage.completion_tokens == len(expected)
+        assert one.result.usage.prompt_tokens == len(req.prompt_token_ids)
+
+
+def test_running_out_of_blocks_preempts_the_newest_and_recomputes_it() -> None:
+    model = FakeModel(describe(kv_block_count=6, kv_block_size=4, context_length=24))
+    asked = [request("abcd", Stopping(max_new_tokens=16, ignore_eos=True)) for _ in range(3)]
+    heard = Driver(model, max_slots=3).serve(*asked)
+    starts = [[s.start for s in plan.spans].count(0) for plan in model.plans]
+    assert sum(starts) > 3, "nothing was computed twice, so nothing was preempted"
+    for req, one in zip(asked, heard, strict=True):
+        assert one.token_ids == expected_tokens(req, model.description)
+        assert [type(e) for e in one.events].count(Started) == 1
+    ends = [model_step_of_end(model, i) for i in range(3)]
+    assert ends == sorted(ends), "an older request ended after a newer one"
+
+
+def model_step_of_end(model: FakeModel, index: int) -> int:
+    return max(i for i, plan in enumerate(model.plans) if any(s.slot == index for s in plan.spans))
+
+
+def test_requests_are_admitted_first_come_first_served() -> None:
+    model = FakeModel()
+    order: list[int] = []
+    driver = Driver(model, max_slots=1)
+    asked = [request([i, i], Stopping(max_new_tokens=2, ignore_eos=True)) for i in range(5)]
+    driver.serve(*asked)
+    for plan in model.plans:
+        if plan.spans[0].start == 0:
+            order.append(plan.spans[0].token_ids[0])
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_a_request_joins_at_the_next_step_and_leaves_at_the_step_it_finishes() -> None:
+    model = FakeModel()
+    long = request("long", Stopping(max_new_tokens=10, ignore_eos=True))
+    short = request("s", Stopping(max_new_tokens=2, ignore_eos=True))
+    Driver(model).serve(long, Arrival(short, at_step=3))
+    assert [len(plan.spans) for plan in model.plans] == [1, 1, 1, 2, 2, 1, 1, 1, 1, 1]
+
+
+def test_a_long_prompt_is_computed_in_chunks_while_the_others_get_a_token_every_step() -> None:
+    model = FakeModel()
+    running = request("x", Stopping(max_new_tokens=12, ignore_eos=True))
+    long = request([7] * 60, Stopping(max_new_tokens=1, ignore_eos=True))
+    heard = Driver(model, max_slots=4, max_step_tokens=10).serve(running, Arrival(long, at_step=1))
+    assert [len(s.token_ids) for plan in model.plans for s in plan.spans if s.token_ids[0] == 7] == [9] * 6 + [6]
+    assert all(any(len(s.token_ids) == 1 for s in plan.spans) for plan in model.plans[:12])
+    assert heard[1].token_ids == expected_tokens(long, model.description)
+
+
+def test_one_delivery_a_step_carries_every_sequences_token() -> None:
+    model = FakeModel()
+    driver = Driver(model, max_slots=8, max_step_tokens=64)
+    driver.serve(*[request([i], Stopping(max_new_tokens=5, ignore_eos=True)) for i in range(8)])
+    assert len(model.plans) == 5
+    assert driver.deliver_calls == 5
+
+
+def test_a_cancelled_request_frees_its_slot_and_blocks_within_one_step_in_the_middle_of_its_prefill() -> None:
+    model = FakeModel()
+    long = request([7] * 100, Stopping(max_new_tokens=20, ignore_eos=True))
+    driver = Driver(model, max_slots=1, max_step_tokens=10)
+    heard = driver.serve(Arrival(long, cancel_at_step=3))
+    assert len(model.plans) == 3
+    assert not heard[0].token_ids
+
+
+def test_a_request_cancelled_while_it_waits_never_runs() -> None:
+    model = FakeModel()
+    first, second = request("a"), request("b")
+    heard = Driver(model, max_slots=1).serve(first, Arrival(second, cancel_at_step=2))
+    assert heard[0].token_ids == expected_tokens(first, model.description)
+    assert heard[1].events == []
+    assert all(len(plan.spans) == 1 for plan in model.plans)
+
+
+def test_a_time_limit_ends_a_running_request_with_what_it_has() -> None:
+    model = FakeModel(before_step=lambda plan: time.sleep(0.02))
+    heard = Driver(model).serve(request("a", Stopping(max_new_tokens=100, ignore_eos=True, time_limit=0.1)))[0]
+    heard.check_shape()
+    assert heard.reason is FinishReason.TIME_LIMIT
+    assert 0 < len(heard.token_ids) < 100
+
+
+def test_a_time_limit_ends_a_waiting_request_too() -> None:
+    model = FakeModel(before_step=lambda plan: time.sleep(0.02))
+    first = request("a", Stopping(max_new_tokens=20, ignore_eos=True))
+    second = request("b", Stopping(max_new_tokens=1, time_limit=0.05))
+    heard = Driver(model, max_slots=1).serve(first, second)
+    assert len(heard[0].token_ids) == 20
+    heard[1].check_shape()
+    assert heard[1].reason is FinishReason.TIME_LIMIT
+    assert heard[1].token_ids == []
+    assert heard[1].result.timing.time_to_first_token is None
+
+
+def test_end_of_sequence_ends_and_is_not_text() -> None:
+    model = FakeModel(choose=lambda tokens, draw: EOS if len(tokens) == 7 else ord("x"))
+    heard = Driver(model).serve(request("hello", Stopping(max_new_tokens=50)))[0]
+    assert heard.reason is FinishReason.END_OF_SEQUENCE
+    assert heard.token_ids == [ord("x"), ord("x"), EOS]
+    assert heard.text == "xx"
+
+
+def test_min_new_tokens_forbids_the_ending_tokens_until_then() -> None:
+    def choose(tokens: object, draw: object) -> int:
+        return next(i for i in (EOS, 65, 66) if i not in draw.forbidden_token_ids)  # type: ignore[attr-defined]
+
+    heard = Driver(FakeModel(choose=choose)).serve(
+        request("p", Stopping(max_new_tokens=9, min_new_tokens=3, stop_token_ids=frozenset({65})))
+    )[0]
+    assert heard.token_ids == [66, 66, 66, EOS]
+
+
+def test_without_max_new_tokens_a_request_goes_on_to_the_context_length() -> None:
+    model = FakeModel(describe(context_length=40))
+    heard = Driver(model).serve(request([1] * 10, Stopping(ignore_eos=True)))[0]
+    assert heard.reason is FinishReason.CONTEXT_LENGTH
+    assert len(heard.token_ids) == 30
+
+
+def test_without_max_new_tokens_a_request_goes_on_until_the_kv_cache_is_full() -> None:
+    model = FakeModel(describe(kv_block_count=3, kv_block_size=4, context_length=1000))
+    heard = Driver(model).serve(request([1] * 5, Stopping(ignore_eos=True)))[0]
+    assert heard.reason is FinishReason.CONTEXT_LENGTH
+    assert len(heard.token_ids) == 7
+
+
+def test_a_sequence_that_breaks_every_step_it_is_in_ends_alone_and_the_others_keep_their_tokens() -> None:
+    def poison(plan: StepPlan) -> None:
+        if any(13 in span.token_ids for span in plan.spans):
+            raise ValueError("thirteen")
+
+    model = FakeModel(before_step=poison)
+    good = [request([i] * 3, Stopping(max_new_tokens=6, stop_token_ids=frozenset({13}))) for i in range(3)]
+    driver = Driver(model)
+    driver._user_hook = poison
+    bad = request([1, 13], Stopping(max_new_tokens=6))
+    heard = driver.serve(*good[:2], bad, good[2])
+    for req, one in zip(good, [heard[0], heard[1], heard[3]], strict=True):
+        assert one.token_ids == expected_tokens(req, model.description)
+    (failure,) = heard[2].events
+    assert isinstance(failure, Failure)
+    assert isinstance(failure.error, StepFailed)
+
+
+def test_a_model_that_fails_for_everybody_for_long_ends_the_scheduler() -> None:
+    def broken(plan: StepPlan) -> None:
+        raise OSError("gone")
+
+    driver = Driver(FakeModel(before_step=broken), max_slots=1)
+    with pytest.raises(RuntimeError, match=f"failed {MAX_FAILED_STEPS} steps"):
+        driver.serve(*[request() for _ in range(MAX_FAILED_STEPS)])
+    driver.scheduler.check_integrity()
+
+
+def test_a_budget_that_would_starve_a_slot_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_step_tokens"):
+        Driver(FakeModel(), max_slots=16, max_step_tokens=16)
+
+
+def test_the_load_counts_what_runs_and_what_waits() -> None:
+    seen = []
+    driver = Driver(FakeModel(), max_slots=2)
+    driver._user_hook = lambda plan: seen.append(driver.scheduler.load())
+    driver.serve(*[request([i], Stopping(max_new_tokens=3, ignore_eos=True)) for i in range(5)])
+    assert (seen[0].running, seen[0].waiting, seen[0].kv_blocks_used) == (2, 3, 2)
+    idle = driver.scheduler.load()
+    assert (idle.running, idle.waiting, idle.kv_blocks_used, idle.tokens_generated) == (0, 0, 0, 15)
