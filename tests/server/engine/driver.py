@@ -92,7 +92,9 @@ class Heard:
 class Driver:
     """`serve` runs the scheduler's own loop until everything that was to arrive has come and gone."""
 
-    def __init__(self, model: FakeModel, max_slots: int = 4, max_step_tokens: int = 16, max_waiting: int = 1000) -> None:
+    def __init__(
+        self, model: FakeModel, max_slots: int = 4, max_step_tokens: int = 16, max_waiting: int = 1000
+    ) -> None:
         self.model = model
         self.step = 0
         self.heard: dict[int, Heard] = {}
