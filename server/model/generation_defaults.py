@@ -1,0 +1,104 @@
+"""What `generate` of transformers would do with a model's generation_config, as far as an unset request follows it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import GenerationConfig
+
+from server.engine.model import SamplingDefaults
+from server.model.errors import ModelNotServable
+
+NEUTRAL = {
+    "bad_words_ids": None,
+    "begin_suppress_tokens": None,
+    "constraints": None,
+    "diversity_penalty": 0.0,
+    "dola_layers": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "exponential_decay_length_penalty": None,
+    "force_words_ids": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "guidance_scale": 1.0,
+    "max_time": None,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "min_p": 0.0,
+    "no_repeat_ngram_size": 0,
+    "num_beam_groups": 1,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "penalty_alpha": 0.0,
+    "prompt_lookup_num_tokens": None,
+    "repetition_penalty": 1.0,
+    "sequence_bias": None,
+    "stop_strings": None,
+    "suppress_tokens": None,
+    "token_healing": False,
+    "top_h": 1.0,
+    "typical_p": 1.0,
+    "use_mtp": False,
+    "watermarking_config": None,
+}
+"""Settings that `generate` honours and this server does not, with the value (besides unset) that changes nothing.
+
+`max_length` is not among them: a request without max_new_tokens goes on until its tokens no longer fit.
+"""
+
+
+NEUTRAL_SAMPLING = SamplingDefaults(temperature=0.0, top_k=0, top_p=1.0, sampled_temperature=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    sampling: SamplingDefaults
+    max_new_tokens: int | None
+    bos_token_id: int | None
+    eos_token_ids: frozenset[int]
+    pad_token_id: int | None
+
+
+def generation_defaults(config: GenerationConfig, ignore_settings: bool) -> GenerationDefaults:
+    """The defaults that `config` means; with `ignore_settings` only its token ids count, and the default is greedy.
+
+    Raises ModelNotServable, naming them, where it has settings that would be ignored otherwise.
+    """
+    eos = config.eos_token_id
+    if not ignore_settings:
+        _refuse_unserved(config)
+    return GenerationDefaults(
+        sampling=NEUTRAL_SAMPLING if ignore_settings else _sampling(config),
+        max_new_tokens=None if ignore_settings else config.max_new_tokens,
+        bos_token_id=config.bos_token_id,
+        eos_token_ids=frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos),
+        pad_token_id=config.pad_token_id,
+    )
+
+
+def _sampling(config: GenerationConfig) -> SamplingDefaults:
+    fallbacks: dict[str, Any] = GenerationConfig._get_default_generation_params()
+
+    def setting(name: str) -> Any:
+        value = getattr(config, name)
+        return fallbacks[name] if value is None else value
+
+    temperature = float(setting("temperature"))
+    return SamplingDefaults(
+        temperature=temperature if setting("do_sample") else 0.0,
+        top_k=int(setting("top_k")),
+        top_p=float(setting("top_p")),
+        sampled_temperature=temperature,
+    )
+
+
+def _refuse_unserved(config: GenerationConfig) -> None:
+    settings = {name: getattr(config, name, None) for name in NEUTRAL}
+    unserved = [f"{name}={value}" for name, value in settings.items() if value not in (None, NEUTRAL[name], [], {})]
+    if unserved:
+        raise ModelNotServable(
+            f"its generation_config has {', '.join(unserved)}, which this server does not apply; "
+            "ignore_generation_config serves it with plain greedy defaults"
+        )

@@ -1,0 +1,17 @@
+"""What the model libraries print of their own accord."""
+
+import sys
+
+from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+from transformers.utils import logging
+
+
+def quieten_libraries() -> None:
+    """Leaves the progress bars, and those only where someone may be looking."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves these untyped
+    if sys.stderr.isatty():
+        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        enable_progress_bars()
+    else:
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        disable_progress_bars()

@@ -1,0 +1,91 @@
+"""The engine's Tokenizer over the `tokenizers` library, which transformers' fast tokenizers are made of.
+
+Text and ids go through the library's batch calls even one at a time: those let other threads run meanwhile, its
+single calls do not.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer as BackendTokenizer
+from transformers import PreTrainedTokenizerBase
+
+from server.engine.errors import ChatTemplateMissing, InvalidArgument
+from server.engine.tokenizer import ChatMessage
+from server.model.errors import ModelNotServable
+
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+class TransformersTokenizer:
+    """Raises ModelNotServable for a tokenizer that has no backend of the `tokenizers` library."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, BackendTokenizer):
+            raise ModelNotServable(f"its tokenizer, {type(tokenizer).__name__}, is not a fast one")
+        backend.no_truncation()
+        backend.no_padding()
+        self._transformers, self._backend = tokenizer, backend
+        added = backend.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        decoders = _decoder_types(backend)
+        self._is_byte_level = decoders == ["ByteLevel"]
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        byte_tokens = {i for token, i in vocabulary.items() if BYTE_TOKEN.fullmatch(token)}
+        self.byte_fallback_ids = frozenset(byte_tokens if "ByteFallback" in decoders else ())
+        self.highest_token_id = max(vocabulary.values())
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._transformers.chat_template is not None
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
+        return self._backend.decode_batch([list(token_ids)], skip_special_tokens=not keep_special_tokens)[0]
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        if not self._is_byte_level:
+            return None
+        token = self._backend.id_to_token(token_id) or ""
+        if all(character in BYTE_OF_CHARACTER for character in token):
+            return bytes(BYTE_OF_CHARACTER[character] for character in token)
+        return token.encode()  # the decoder takes a token with any other character in it, an added one, as it stands
+
+    def tokens(self, token_ids: Sequence[int]) -> list[str]:
+        return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
+
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+        if not self.has_chat_template:
+            raise ChatTemplateMissing("the model has no chat template")
+        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text = self._transformers.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # whatever a template's own code may raise on messages it was not written for
+            roles = ", ".join(message.role for message in messages)
+            raise InvalidArgument("chat.messages", f"[{roles}]", f"the chat template refuses: {error}") from error
+        assert isinstance(text, str)
+        return text
+
+
+def _decoder_types(backend: BackendTokenizer) -> list[str]:
+    """The types of the decoder's parts, in order."""
+    if backend.decoder is None:
+        return []
+    state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
+    parts = state["decoders"] if state["type"] == "Sequence" else [state]
+    return [part["type"] for part in parts]
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's alphabet of bytes: printable Latin-1 characters stand for themselves, the others begin at U+0100."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTE_OF_CHARACTER = _byte_of_character()
