@@ -1,0 +1,156 @@
+"""The process: wires configuration, logs, model, engine and server together, and says how they start and end."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+from server.config import Config, ConfigError, parse_config, unknown_variables
+from server.engine.engine import Engine, EngineSettings, Lifecycle, Served
+from server.model.errors import ModelNotServable
+from server.observe.logs import set_up_logs
+from server.rpc.server import CannotListen, Server, ServerSettings
+
+log = structlog.stdlib.get_logger("treadle.main")
+
+EXIT_FAILED = 1
+EXIT_BAD_SETTING = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status."""
+    try:
+        config = parse_config(arguments, os.environ)
+        set_up_logs(config.log_format, config.log_level)
+        log.info("configuration", **config.shown())
+        for variable in unknown_variables(os.environ):
+            log.warning("no setting has this environment variable", variable=variable)
+        if config.fetch_only:
+            load(config)
+            return 0
+        return asyncio.run(serve(config))
+    except ConfigError as error:
+        return _give_up(str(error), EXIT_BAD_SETTING)
+    except (CannotListen, ModelNotServable) as error:
+        return _give_up(str(error), EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def load(config: Config) -> Served:
+    """Runs on the scheduler's thread, imports included: they take seconds, and the port answers meanwhile."""
+    from server.model.loading import ModelSettings, load_served
+
+    settings = ModelSettings(
+        model=config.model,
+        cache=config.cache,
+        device=config.device,
+        dtype=config.dtype,
+        kv_memory=config.kv_memory,
+        kv_block_size=config.kv_block_size,
+        max_slots=config.max_slots,
+        max_step_tokens=config.max_step_tokens,
+        ignore_generation_config=config.ignore_generation_config,
+    )
+    return load_served(settings)
+
+
+async def serve(config: Config) -> int:
+    """Serves until a signal or the engine's failure ends it; the exit status."""
+    engine = Engine(lambda: load(config), _engine_settings(config))
+    server = Server(engine, _server_settings(config))
+    port = await server.start()
+    engine.start()
+    signalled = asyncio.create_task(_first_signal())
+    failed = asyncio.create_task(_announce_then_wait_for_failure(engine, config, port))
+    await asyncio.wait({signalled, failed}, return_when=asyncio.FIRST_COMPLETED)
+    if not failed.done():
+        await drain(engine, server, config.grace)
+    await engine.stop()
+    await server.stop()
+    return 0 if engine.failure is None else _report(engine.failure)
+
+
+async def drain(engine: Engine, server: Server, grace: float) -> None:
+    """Refuses new work and gives what is running `grace` seconds to finish."""
+    log.info("shutting down: running requests may finish", grace=grace)
+    engine.drain()
+    try:
+        await asyncio.wait_for(server.idle(), grace)
+    except TimeoutError:
+        log.warning("the grace has passed: what still runs is ended")
+
+
+async def _first_signal() -> None:
+    """Returns at the first SIGTERM or SIGINT; a SIGINT after that ends the process at once."""
+    stopping = asyncio.Event()
+
+    def interrupt() -> None:
+        if stopping.is_set():
+            os._exit(EXIT_INTERRUPTED)
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    await stopping.wait()
+
+
+async def _announce_then_wait_for_failure(engine: Engine, config: Config, port: int) -> None:
+    if await engine.lifecycle_after(Lifecycle.LOADING) is Lifecycle.READY:
+        _announce(engine.served.model.description.id, config.host, port)
+    while engine.lifecycle is not Lifecycle.FAILED:
+        await engine.lifecycle_after(engine.lifecycle)
+
+
+def _announce(model: str, host: str, port: int) -> None:
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    address = f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
+    message = """'{"prompt": "Once upon a time", "stopping": {"max_new_tokens": 32}}'"""
+    print(f"Treadle serves {model} on {address}. Try:")
+    print(f"  grpcurl -plaintext -d {message} {address} treadle.v1.GenerationService/Generate", flush=True)
+
+
+def _report(failure: BaseException) -> int:
+    if not isinstance(failure, ModelNotServable):
+        log.critical("the scheduler thread died", exc_info=failure)
+        return _give_up(f"the engine failed: {type(failure).__name__}: {failure}", EXIT_FAILED)
+    return _give_up(str(failure), EXIT_FAILED)
+
+
+def _give_up(message: str, status: int) -> int:
+    print(f"treadle: error: {message}", file=sys.stderr)
+    return status
+
+
+def _engine_settings(config: Config) -> EngineSettings:
+    return EngineSettings(
+        max_slots=config.max_slots,
+        max_waiting=config.max_waiting,
+        max_step_tokens=config.max_step_tokens,
+        max_unread_tokens=config.max_unread_tokens,
+        stuck_after=config.stuck_after,
+        prefix_cache=config.prefix_cache,
+    )
+
+
+def _server_settings(config: Config) -> ServerSettings:
+    return ServerSettings(
+        host=config.host,
+        port=config.port,
+        max_message_bytes=config.max_message_bytes,
+        max_open_requests=config.max_open_requests,
+        log_prompts=config.log_prompts,
+    )
+
+
+if __name__ == "__main__":
+    exit_status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: it would wait for threads that may be deep in a load, a step or a long text.
+    os._exit(exit_status)

@@ -1,0 +1,239 @@
+"""Every setting, once: the flags, the TREADLE_* environment and the printed configuration derive from it."""
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT_PREFIX = "TREADLE_"
+
+
+class ConfigError(Exception):
+    """A setting has a value it must not have; the message names where it came from, the value and the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a setting's text is read; `read` raises ValueError with the limit in words."""
+
+    metavar: str
+    read: Callable[[str], Any]
+    show: Callable[[Any], str] = str
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("must not be empty")
+    return text
+
+
+def _whole(least: int, most: int) -> Kind:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", text) or not least <= int(text) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return Kind("N", read)
+
+
+UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def _size(least: int, most: int) -> Kind:
+    def read(text: str) -> int:
+        match = re.fullmatch(r"(\d{1,18})\s*([A-Za-z]*)", text)
+        if match is None or match[2] not in UNITS or not least <= int(match[1]) * UNITS[match[2]] <= most:
+            limit = f"must be a size from {_show_size(least)} to {_show_size(most)}"
+            raise ValueError(f"{limit}, such as 1048576, 512MiB or 2GiB")
+        return int(match[1]) * UNITS[match[2]]
+
+    return Kind("SIZE", read, _show_size)
+
+
+def _show_size(size: int | None) -> str:
+    if size is None:
+        return "unset"
+    unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % UNITS[unit] == 0), "B")
+    return f"{size // UNITS[unit]}{unit}"
+
+
+def _duration(least: float) -> Kind:
+    seconds = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+    def read(text: str) -> float:
+        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)", text)
+        if match is None or match[2] not in seconds or float(match[1]) * seconds[match[2]] < least:
+            raise ValueError(f"must be a duration of at least {least:g}s, such as 500ms, 30s or 2m")
+        return float(match[1]) * seconds[match[2]]
+
+    return Kind("DURATION", read, lambda value: f"{value:g}s")
+
+
+def _choice(*choices: str) -> Kind:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return text
+
+    return Kind("|".join(choices), read)
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("true", "1", "yes", "on", "false", "0", "no", "off"):
+        raise ValueError("must be true or false")
+    return text.lower() in ("true", "1", "yes", "on")
+
+
+TEXT = Kind("NAME", _text)
+PATH = Kind("PATH", lambda text: Path(_text(text)).expanduser())
+SWITCH = Kind("", _switch, lambda value: str(value).lower())
+
+MODEL = "The model"
+ADDRESS = "The address"
+CAPACITY = "Capacity"
+CALLS = "Calls"
+LIFE = "Starting and stopping"
+LOGS = "Logs"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What there is to know of a setting but its name, type and default."""
+
+    group: str
+    kind: Kind
+    help: str
+
+
+def _setting(group: str, kind: Kind, default: Any, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"setting": Setting(group, kind, text)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The server's settings. Raises ConfigError where two of them do not go together."""
+
+    model: str = _setting(
+        MODEL, TEXT, "smollm2-135m-instruct", "the default model, a directory, a .gguf file, or a model on the hub"
+    )
+    device: str = _setting(MODEL, TEXT, "auto", "where the model runs: auto, cpu, cuda or cuda:N")
+    dtype: str = _setting(
+        MODEL,
+        _choice("auto", "float32", "bfloat16", "float16"),
+        "auto",
+        "type of the weights; auto is float32 on a CPU and bfloat16 elsewhere",
+    )
+    cache: Path = _setting(  # noqa: RUF009 - it returns a dataclass field
+        MODEL, PATH, Path("~/.cache/treadle").expanduser(), "directory that keeps the default model"
+    )
+    ignore_generation_config: bool = _setting(
+        MODEL, SWITCH, False, "serve a model whose generation_config asks for what is not served, without it"
+    )
+    fetch_only: bool = _setting(MODEL, SWITCH, False, "fetch, convert and load the model once, then exit")
+
+    host: str = _setting(ADDRESS, TEXT, "127.0.0.1", "address to listen on")
+    port: int = _setting(ADDRESS, _whole(0, 65535), 50051, "port to listen on; 0 takes any free one")
+
+    max_slots: int = _setting(CAPACITY, _whole(1, 4096), 32, "sequences that run at once")
+    max_waiting: int = _setting(
+        CAPACITY, _whole(0, 1_000_000), 256, "requests that wait for a slot; one more is refused"
+    )
+    max_step_tokens: int = _setting(
+        CAPACITY, _whole(2, 1_000_000), 512, "most tokens a step of the model computes; above --max-slots"
+    )
+    kv_memory: int | None = _setting(
+        CAPACITY, _size(1 << 20, 1 << 50), None, "memory of the KV cache; unset takes a share of what is free"
+    )
+    kv_block_size: int = _setting(CAPACITY, _whole(1, 1024), 16, "tokens in a block of the KV cache")
+    prefix_cache: bool = _setting(CAPACITY, SWITCH, True, "share the KV blocks of equal beginnings of prompts")
+
+    max_message_bytes: int = _setting(CALLS, _size(1 << 10, 1 << 30), 16 << 20, "largest request message")
+    max_open_requests: int = _setting(
+        CALLS, _whole(1, 1_000_000), 1024, "calls open at once: running, waiting, being tokenized or being read"
+    )
+    max_unread_tokens: int = _setting(
+        CALLS, _whole(1, 1_000_000), 4096, "tokens a client may leave unread before its request is ended"
+    )
+
+    stuck_after: float = _setting(
+        LIFE, _duration(0.001), 60.0, "time one step may last before the server counts as stuck (health `liveness`)"
+    )
+    grace: float = _setting(LIFE, _duration(0.0), 30.0, "time running requests get to finish after SIGTERM or SIGINT")
+
+    log_format: str = _setting(LOGS, _choice("auto", "json", "text"), "auto", "auto is text on a terminal, else json")
+    log_level: str = _setting(LOGS, _choice("debug", "info", "warning", "error"), "info", "least level that is logged")
+    log_prompts: bool = _setting(LOGS, SWITCH, False, "log prompts and generated text too")
+
+    def __post_init__(self) -> None:
+        if self.max_step_tokens <= self.max_slots:
+            limit = f"must be above max_slots, {self.max_slots}, so that a prompt can start while all slots run"
+            raise ConfigError(f"max_step_tokens is {self.max_step_tokens}: {limit}")
+
+    def shown(self) -> dict[str, str]:
+        """Every setting in the form a flag takes."""
+        return {field.name: _of(field).kind.show(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
+    """Flags beat the environment, which beats the defaults. Raises ConfigError; `--help` and such raise SystemExit."""
+    flags = vars(_parser().parse_args(arguments))
+    values = {}
+    for field in dataclasses.fields(Config):
+        variable = environment_variable(field.name)
+        if flags[field.name] is not None:
+            values[field.name] = _read(field, flag(field.name), flags[field.name])
+        elif variable in environment:
+            values[field.name] = _read(field, variable, environment[variable])
+    return Config(**values)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that look like settings and are none: misspelt, most likely."""
+    known = {environment_variable(field.name) for field in dataclasses.fields(Config)}
+    return tuple(sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known))
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def environment_variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def _of(field: "dataclasses.Field[Any]") -> Setting:
+    setting = field.metadata["setting"]
+    assert isinstance(setting, Setting)
+    return setting
+
+
+def _read(field: "dataclasses.Field[Any]", source: str, text: str) -> Any:
+    try:
+        return _of(field).kind.read(text)
+    except ValueError as error:
+        raise ConfigError(f"{source} is {text!r}: {error}") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m server",
+        description="Treadle, a text-generation server.",
+        epilog="Each flag has an environment variable, such as TREADLE_MAX_SLOTS for --max-slots; the flag wins.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"treadle {version('treadle')}")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for field in dataclasses.fields(Config):
+        setting = _of(field)
+        if setting.group not in groups:
+            groups[setting.group] = parser.add_argument_group(setting.group)
+        text = f"{setting.help} (default: {setting.kind.show(field.default)})".replace("%", "%%")
+        if setting.kind is SWITCH:
+            groups[setting.group].add_argument(flag(field.name), nargs="?", const="true", metavar="BOOL", help=text)
+        else:
+            groups[setting.group].add_argument(flag(field.name), metavar=setting.kind.metavar, help=text)
+    return parser

@@ -1,0 +1,100 @@
+"""The gRPC server, assembled: GenerationService, health and reflection on one port."""
+
+import asyncio
+import contextlib
+import socket
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
+
+from server.engine.engine import Engine
+from server.rpc.call import OpenCalls
+from server.rpc.health import Health
+from server.rpc.servicer import SERVICE, GenerationServicer, ServicerSettings
+from server.rpc.text_workers import TextWorkers
+
+TEXT_WORKERS = 4
+CLOSING_TIME = 2.0
+"""Seconds the last statuses get to leave for their clients."""
+
+OPTIONS = (
+    # Clients may ping every 10 s, with calls open or without; the margin is for their clocks.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # A client that vanished without closing its connection is noticed within half a minute.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A port in use is an error, not a share of somebody else's connections.
+    ("grpc.so_reuseport", 0),
+)
+
+
+class CannotListen(Exception):
+    """The address cannot be bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    host: str
+    port: int
+    """0 takes any free one."""
+    max_message_bytes: int
+    max_open_requests: int
+    log_prompts: bool
+
+
+class Server:
+    """Answers from `start` on; until the engine is ready, with NOT_SERVING and UNAVAILABLE."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._calls = OpenCalls(settings.max_open_requests)
+        self._workers = TextWorkers(TEXT_WORKERS)
+        self._health = Health(engine, services=(SERVICE,))
+        self._following: asyncio.Task[None] | None = None
+        # gRPC itself refuses what is far too large without keeping it; what is a little too large gets our details.
+        hard_limit = ("grpc.max_receive_message_length", 2 * settings.max_message_bytes)
+        self._server = grpc.aio.server(options=(*OPTIONS, hard_limit))
+        servicer_settings = ServicerSettings(settings.max_message_bytes, settings.log_prompts)
+        servicer = GenerationServicer(engine, self._calls, self._workers, servicer_settings)
+        self._server.add_generic_rpc_handlers((servicer.handlers(),))
+        add_HealthServicer_to_server(self._health.servicer, self._server)
+        services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(services, self._server)
+
+    async def start(self) -> int:
+        """Listens, and returns the port. Raises CannotListen."""
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        address = f"{host}:{self._settings.port}"
+        try:
+            _check_bindable(self._settings.host, self._settings.port)
+            port = self._server.add_insecure_port(address)
+        except (OSError, RuntimeError) as error:
+            raise CannotListen(f"cannot listen on {address}: {error}") from error
+        await self._health.update()
+        await self._server.start()
+        self._following = asyncio.create_task(self._health.follow())
+        return port
+
+    async def idle(self) -> None:
+        """Waits until no call is open."""
+        await self._calls.idle()
+
+    async def stop(self) -> None:
+        """Closes the port and ends what is open, once the calls have had CLOSING_TIME to end by themselves."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.idle(), CLOSING_TIME)
+        if self._following is not None:
+            self._following.cancel()
+        await self._server.stop(grace=None)
+        self._workers.close()
+
+
+def _check_bindable(host: str, port: int) -> None:
+    """Raises OSError with the system's reason, which gRPC writes to standard error and not into its exception."""
+    family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    socket.create_server((host, port), family=family).close()

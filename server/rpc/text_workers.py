@@ -1,0 +1,39 @@
+"""Threads for the work on text that would hold the event loop up: parsing, chat templates, tokenizing."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+
+
+class TextWorkers:
+    """Runs at most `count` pieces of work at once.
+
+    What waits for a thread waits on the event loop, so cancelling it leaves nothing behind, and no queue grows. A piece
+    that runs is not interrupted: cancelling it drops its answer, and its thread is taken until it ends.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="text")
+        self._free = asyncio.Semaphore(count)
+
+    async def run(
+        self, work: Callable[Parameters, Answer], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Answer:
+        loop = asyncio.get_running_loop()
+
+        def release(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the thread any more
+                loop.call_soon_threadsafe(self._free.release)
+
+        await self._free.acquire()
+        future = self._threads.submit(work, *args, **kwargs)
+        future.add_done_callback(release)
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
