@@ -70,7 +70,7 @@ def _duration(least: float) -> Kind:
             raise ValueError(f"must be a duration of at least {least:g}s, such as 500ms, 30s or 2m")
         return float(match[1]) * seconds[match[2]]
 
-    return Kind("DURATION", read, lambda value: f"{value:g}s")
+    return Kind("DURATION", read, lambda value: f"{value:.12g}s")
 
 
 def _choice(*choices: str) -> Kind:

@@ -1,0 +1,100 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.config import Config, ConfigError, environment_variable, flag, parse_config, unknown_variables
+
+NAMES = [field.name for field in dataclasses.fields(Config)]
+
+
+def test_the_defaults_are_valid() -> None:
+    assert parse_config([], {}) == Config()
+
+
+def test_flags_beat_the_environment_and_the_environment_beats_the_defaults() -> None:
+    environment = {"TREADLE_MAX_SLOTS": "8", "TREADLE_PORT": "1", "UNRELATED": "x"}
+    config = parse_config(["--port", "2"], environment)
+    assert (config.max_slots, config.port, config.host) == (8, 2, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("kv_memory", "512MiB", 512 << 20),
+        ("kv_memory", "2GiB", 2 << 30),
+        ("max_message_bytes", "4096", 4096),
+        ("grace", "2m", 120.0),
+        ("grace", "0", 0.0),
+        ("stuck_after", "500ms", 0.5),
+        ("log_prompts", "yes", True),
+        ("prefix_cache", "off", False),
+        ("cache", "~/models", Path.home() / "models"),
+        ("dtype", "bfloat16", "bfloat16"),
+    ],
+)
+def test_a_value_is_read_the_same_from_a_flag_and_the_environment(name: str, text: str, value: object) -> None:
+    assert getattr(parse_config([flag(name), text], {}), name) == value
+    assert getattr(parse_config([], {environment_variable(name): text}), name) == value
+
+
+def test_a_switch_needs_no_value() -> None:
+    assert parse_config(["--log-prompts"], {}).log_prompts
+    assert parse_config(["--log-prompts", "--port", "1"], {"TREADLE_LOG_PROMPTS": "no"}).log_prompts
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "limit"),
+    [
+        ("max_slots", "0", "from 1 to 4096"),
+        ("max_slots", "two", "whole number"),
+        ("port", "65536", "from 0 to 65535"),
+        ("port", "tcp://10.0.0.1:50051", "whole number"),
+        ("kv_memory", "12 parsecs", "512MiB"),
+        ("kv_memory", "1KiB", "from 1MiB"),
+        ("grace", "-1", "duration"),
+        ("grace", "1 fortnight", "such as 500ms"),
+        ("log_format", "xml", "auto, json, text"),
+        ("log_prompts", "maybe", "true or false"),
+        ("model", "", "must not be empty"),
+    ],
+)
+def test_a_bad_value_names_its_source_the_value_and_the_limit(name: str, text: str, limit: str) -> None:
+    with pytest.raises(ConfigError, match=limit) as by_flag:
+        parse_config([f"{flag(name)}={text}"], {})
+    assert str(by_flag.value).startswith(f"{flag(name)} is {text!r}: ")
+    with pytest.raises(ConfigError, match=limit) as by_variable:
+        parse_config([], {environment_variable(name): text})
+    assert str(by_variable.value).startswith(f"{environment_variable(name)} is {text!r}: ")
+
+
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_step_tokens is 32: must be above max_slots, 32"):
+        parse_config(["--max-step-tokens", "32"], {})
+
+
+def test_what_looks_like_a_setting_and_is_none_is_noticed() -> None:
+    with pytest.raises(SystemExit) as exit_:
+        parse_config(["--max-slot", "3"], {})
+    assert exit_.value.code == 2
+    assert unknown_variables({"TREADLE_MAX_SLOT": "3", "TREADLE_PORT": "1"}) == ("TREADLE_MAX_SLOT",)
+
+
+def test_help_names_every_flag_in_a_group_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_config(["--help"], {})
+    text = capsys.readouterr().out
+    assert all(flag(name) in text for name in NAMES)
+    assert text.count("(default:") == len(NAMES)
+    assert "Capacity:" in text
+
+
+@given(st.integers(1, 4096), st.integers(1 << 20, 1 << 40), st.integers(0, 10**6), st.booleans())
+def test_what_is_shown_can_be_given_back_as_flags(slots: int, memory: int, seconds: int, prompts: bool) -> None:
+    config = Config(
+        max_slots=slots, max_step_tokens=slots + 1, kv_memory=memory, grace=float(seconds), log_prompts=prompts
+    )
+    flags = [f"{flag(name)}={text}" for name, text in config.shown().items()]
+    assert parse_config(flags, {}) == config
