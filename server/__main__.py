@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import structlog
 
@@ -61,11 +62,13 @@ def load(config: Config) -> Served:
 
 async def serve(config: Config) -> int:
     """Serves until a signal or the engine's failure ends it; the exit status."""
+    stopping = _stopping_on_signals()
     engine = Engine(lambda: load(config), _engine_settings(config))
     server = Server(engine, _server_settings(config))
     port = await server.start()
+    log.info("listening; the model loads", host=config.host, port=port)
     engine.start()
-    signalled = asyncio.create_task(_first_signal())
+    signalled = asyncio.create_task(stopping.wait())
     failed = asyncio.create_task(_announce_then_wait_for_failure(engine, config, port))
     await asyncio.wait({signalled, failed}, return_when=asyncio.FIRST_COMPLETED)
     if not failed.done():
@@ -85,8 +88,8 @@ async def drain(engine: Engine, server: Server, grace: float) -> None:
         log.warning("the grace has passed: what still runs is ended")
 
 
-async def _first_signal() -> None:
-    """Returns at the first SIGTERM or SIGINT; a SIGINT after that ends the process at once."""
+def _stopping_on_signals() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT; a SIGINT after that ends the process at once."""
     stopping = asyncio.Event()
 
     def interrupt() -> None:
@@ -97,7 +100,7 @@ async def _first_signal() -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     loop.add_signal_handler(signal.SIGINT, interrupt)
-    await stopping.wait()
+    return stopping
 
 
 async def _announce_then_wait_for_failure(engine: Engine, config: Config, port: int) -> None:
@@ -148,9 +151,13 @@ def _server_settings(config: Config) -> ServerSettings:
     )
 
 
-if __name__ == "__main__":
-    exit_status = main(sys.argv[1:])
+def run(arguments: Sequence[str]) -> NoReturn:
+    """Ends the process. Not by sys.exit, which would wait for threads deep in a load, a step or a long text."""
+    status = main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: it would wait for threads that may be deep in a load, a step or a long text.
-    os._exit(exit_status)
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

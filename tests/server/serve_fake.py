@@ -1,0 +1,36 @@
+"""The process of `python -m server`, but for its model: a fake one that is slow, and that a "!" in a prompt kills."""
+
+import sys
+import time
+
+import server.__main__ as process
+from server.config import Config
+from server.engine.engine import Served
+from server.engine.plan import StepPlan
+from server.model.errors import ModelNotServable
+from tests.server.fakes import FakeModel, FakeTokenizer
+
+STEP_SECONDS = 0.02
+DEADLY = ord("!")
+
+
+def before_step(plan: StepPlan) -> None:
+    time.sleep(STEP_SECONDS)
+    if any(DEADLY in span.token_ids for span in plan.spans):
+        raise SystemExit("the prompt was deadly")
+
+
+def load(config: Config) -> Served:
+    match config.model:
+        case "endless":
+            time.sleep(3600)
+        case "unservable":
+            raise ModelNotServable("unservable cannot be served: it is a test")
+        case "broken":
+            raise RuntimeError("broken on purpose")
+    return Served(FakeModel(before_step=before_step), FakeTokenizer())
+
+
+if __name__ == "__main__":
+    process.load = load
+    process.run(sys.argv[1:])
