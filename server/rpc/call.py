@@ -46,6 +46,11 @@ class Call:
     """Only where prompts are to be logged; as is `text`."""
     text: str | None = None
 
+    def name(self, request_id: str) -> None:
+        """Takes the request's own id where it has one. Raises InvalidArgument where that could not be echoed."""
+        if request_id:
+            self.request_id = check_request_id("request_id", request_id)
+
     def hear(self, event: Started | Tokens | Result) -> None:
         match event:
             case Started():

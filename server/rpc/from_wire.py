@@ -112,7 +112,8 @@ def _prompt_token_ids(message: pb.GenerateRequest, served: Served) -> tuple[int,
         case "prompt":
             return tuple(text_token_ids(message.prompt, served.tokenizer))
         case "prompt_token_ids":
-            _check_count("prompt_token_ids", len(message.prompt_token_ids.ids), served.model.description.context_length)
+            most = served.model.description.max_total_tokens - 1
+            _check_count("prompt_token_ids", len(message.prompt_token_ids.ids), most)
             return tuple(message.prompt_token_ids.ids)
         case "chat":
             return tuple(chat_token_ids(message.chat, served.tokenizer))

@@ -6,6 +6,7 @@ How a call ends is `call.py`, and what an error means to its client `statuses.py
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import grpc
@@ -21,7 +22,6 @@ from server.rpc import from_wire, to_wire
 from server.rpc.call import Call, Context, OpenCalls
 from server.rpc.decoding import decode
 from server.rpc.errors import EndedWithoutResult, MessageTooLarge
-from server.rpc.request_id import check_request_id
 from server.rpc.text_workers import TextWorkers
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
@@ -68,6 +68,7 @@ class GenerationServicer:
     async def generate(self, raw: bytes, context: Context) -> None:
         async with self._calls.open("Generate", context) as call:
             message = await self._decode(pb.GenerateRequest, raw)
+            call.name(message.request_id)
             shown = to_wire.output(message.output)
             async with self._generation(call, message) as stream:
                 async for event in _events(stream):
@@ -83,6 +84,7 @@ class GenerationServicer:
                 raise InvalidArgument("generate", "unset", "must be set")
             completion = to_wire.Completion()
             with from_wire.fields_of("generate"):
+                call.name(message.generate.request_id)
                 shown = to_wire.output(message.generate.output)
                 async with self._generation(call, message.generate) as stream:
                     async for event in _events(stream):
@@ -113,15 +115,11 @@ class GenerationServicer:
     @asynccontextmanager
     async def _generation(self, call: Call, message: pb.GenerateRequest) -> AsyncIterator[ResultStream]:
         """The message's generation, in the engine from here until the block is left, however it is left."""
-        if message.request_id:
-            call.request_id = check_request_id("request_id", message.request_id)
         served = self._served()
         request = await self._workers.run(from_wire.request, message, call.request_id, call.arrived_at, served)
         if self._settings.log_prompts:
-            call.prompt, call.text = (
-                str(served.tokenizer.decode(request.prompt_token_ids, keep_special_tokens=True)),
-                "",
-            )
+            decode_prompt = partial(served.tokenizer.decode, request.prompt_token_ids, keep_special_tokens=True)
+            call.prompt, call.text = await self._workers.run(decode_prompt), ""
         stream = self._engine.submit(request)
         try:
             yield stream

@@ -1,4 +1,5 @@
 import asyncio
+import random
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from typing import Any
@@ -65,6 +66,14 @@ async def test_every_end_of_every_method_echoes_the_request_id(serving: Serving)
         call = start_call(request.SerializeToString(), metadata=metadata)
         await call.code()
         assert dict(await call.trailing_metadata())[METADATA_KEY] == "mine", method
+
+
+async def test_a_refused_request_is_answered_by_the_name_it_gave_itself(serving: Serving) -> None:
+    nothing = pb.OutputOptions(omit_text=True, omit_token_ids=True)
+    refused = await serving.refusal(pb.GenerateRequest(request_id="mine", output=nothing))
+    assert refused.trailing[METADATA_KEY] == "mine"
+    refused = await serving.refusal(pb.GenerateRequest(request_id="mine"))
+    assert refused.trailing[METADATA_KEY] == "mine"
 
 
 @pytest.mark.parametrize("request_id", ["x" * 129, "caf\xe9", "tab\t"])
@@ -216,6 +225,31 @@ async def test_a_broken_connection_ends_the_work(serving: Serving, lines: Lines)
     serving.steps.open()
     await eventually(serving.is_empty)
     await serving.server.idle()
+
+
+async def test_whatever_clients_do_every_call_ends_and_nothing_is_left(serving: Serving) -> None:
+    chance = random.Random(0)
+
+    async def client() -> grpc.StatusCode:
+        call = serving.stub.Generate(
+            generate_request("x" * chance.randint(1, 60), max_new_tokens=chance.randint(1, 60)),
+            timeout=chance.choice([None, None, 0.001, 0.02, 0.1]),
+        )
+        if chance.random() < 0.4:
+            asyncio.get_running_loop().call_later(chance.random() / 10, call.cancel)
+        try:
+            events = [event async for event in call]
+        except (asyncio.CancelledError, grpc.aio.AioRpcError):
+            return await call.code()
+        assert events[-1].HasField("result")
+        return grpc.StatusCode.OK
+
+    async with asyncio.timeout(PATIENCE):
+        codes = await asyncio.gather(*(client() for _ in range(300)))
+        await serving.server.idle()
+    expected = {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
+    assert set(codes) - {grpc.StatusCode.RESOURCE_EXHAUSTED} == expected
+    await eventually(serving.is_empty)
 
 
 async def test_a_refusal_is_trailers_only_so_that_a_mesh_may_retry_it(serving: Serving) -> None:
