@@ -83,13 +83,19 @@ def affordable_blocks(
 ) -> int:
     """How many blocks the cache gets: what `kv_memory` bytes hold, or else what a share of the free memory holds.
 
-    Of a size that is ours to choose, no more than `useful_tokens` need. Raises ModelNotServable when no block fits.
+    Of a size that is ours to choose, no more than `useful_tokens` need. Raises ModelNotServable when no block fits, or
+    when more is configured than is free.
     """
     block_bytes = shape.bytes_per_token(dtype) * block_size
-    budget = int(free_memory(device) * FREE_MEMORY_SHARE) if kv_memory is None else kv_memory
-    blocks = budget // block_bytes
+    free = free_memory(device)
     if kv_memory is None:
-        blocks = min(blocks, -(-useful_tokens // block_size))
+        budget = int(free * FREE_MEMORY_SHARE)
+        blocks = min(budget // block_bytes, -(-useful_tokens // block_size))
+    else:
+        budget = kv_memory
+        blocks = budget // block_bytes
+    if budget > free:
+        raise ModelNotServable(f"{budget} bytes of KV memory are more than the {free} bytes that are free")
     if blocks < 1:
         raise ModelNotServable(
             f"{budget} bytes of KV memory hold no block: {block_size} tokens of this model take {block_bytes} bytes"

@@ -29,6 +29,13 @@ def test_memory_for_no_block_is_refused_with_both_sizes() -> None:
         blocks_for(BLOCK_BYTES - 1)
 
 
+def test_more_than_is_free_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "free_memory", lambda device: 5 * BLOCK_BYTES)
+    assert blocks_for(5 * BLOCK_BYTES) == 5
+    with pytest.raises(ModelNotServable, match=f"{6 * BLOCK_BYTES} bytes .* {5 * BLOCK_BYTES} bytes that are free"):
+        blocks_for(6 * BLOCK_BYTES)
+
+
 def test_without_configuration_it_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_cache, "free_memory", lambda device: 100 * BLOCK_BYTES)
     assert blocks_for(None) == 50

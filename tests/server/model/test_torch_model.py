@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import (
     CohereConfig,
+    DeepseekV3Config,
     Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
@@ -56,6 +57,20 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
     "mixtral": MixtralConfig(**LLAMA_LIKE, num_local_experts=3, num_experts_per_tok=2, sliding_window=None),
     "cohere": CohereConfig(**LLAMA_LIKE),
+    "deepseek-v3, whose values are narrower than its keys": DeepseekV3Config(
+        **LLAMA_LIKE | {"num_key_value_heads": 4},
+        moe_intermediate_size=16,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
+        v_head_dim=12,
+    ),
     "phi": PhiConfig(**LLAMA_LIKE | {"num_key_value_heads": 4}),
     "gpt-neox": GPTNeoXConfig(
         **SMALL, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
@@ -101,11 +116,11 @@ def test_greedy_output_of_the_real_model_is_that_of_generate(served: Served, ref
     assert isinstance(served.model, TorchModel)
     rng = random.Random(7)
     text = served.tokenizer.encode(TEXT * 8, add_special_tokens=False)
-    starts = [rng.randrange(len(text) // 2) for _ in range(16)]
+    starts = [rng.randrange(len(text) // 2) for _ in range(8)]
     prompts = [
-        text[start : start + length] for start, length in zip(starts, (1, 2, 15, 16, 17, 33, 64, 200) * 2, strict=True)
+        text[start : start + length] for start, length in zip(starts, (1, 2, 15, 16, 17, 33, 64, 200), strict=True)
     ]
-    new_tokens = [rng.randint(4, 24) for _ in prompts]
+    new_tokens = [rng.randint(4, 12) for _ in prompts]
     expected = [generate_by_transformers(reference, p, n) for p, n in zip(prompts, new_tokens, strict=True)]
     assert generate_in_company(served.model, prompts, new_tokens, rng, longest_chunk=120) == expected
 
