@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +18,6 @@ from server.engine.request import Request
 from server.engine.result_stream import ResultStream
 from server.engine.scheduler import Delivery, Scheduler
 from server.engine.tokenizer import Tokenizer
-
-log = logging.getLogger("treadle.engine")
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -56,6 +53,8 @@ class EngineSettings:
     """Tokens a client may leave unread before its request is ended."""
     stuck_after: float
     """Seconds one turn of the loop may last before it counts as stuck."""
+    prefix_cache: bool = True
+    """Whether requests share the KV blocks of equal prefixes."""
 
 
 class Engine:
@@ -168,11 +167,11 @@ class Engine:
                 lambda deliveries: self._on_loop(self._dispatch, deliveries),
                 settings.max_slots,
                 settings.max_step_tokens,
+                settings.prefix_cache,
             )
             self._on_loop(self._become_ready, served, scheduler)
             scheduler.run()
         except BaseException as error:
-            log.critical("the scheduler thread ends: %s: %s", type(error).__name__, error)
             self._on_loop(self._fail, error)
 
     def _on_loop(self, callback: Callable[[*Arguments], None], *arguments: *Arguments) -> None:

@@ -13,6 +13,8 @@ class Load:
     waiting: int
     slots: int
     kv_blocks_used: int
+    kv_blocks_cached: int
+    """Blocks that nobody uses and that hold a prefix a coming request may share."""
     kv_blocks_total: int
     kv_block_size: int
     tokens_per_second: float

@@ -99,6 +99,8 @@ class Request:
     arrived_at: float
     """On time.monotonic's clock."""
     stopping: Stopping = field(default_factory=Stopping)
+    cache_salt: str = ""
+    """Only requests of the same salt share KV blocks."""
     number: int = field(init=False, default_factory=count(1).__next__)
     """Our own name for it, unique in the process; everything inside is keyed by it."""
 

@@ -49,11 +49,12 @@ class Scheduler:
         deliver: Callable[[list[Delivery]], None],
         max_slots: int,
         max_step_tokens: int,
+        prefix_cache: bool = True,
     ) -> None:
         if max_step_tokens <= max_slots:
             raise ValueError(f"max_step_tokens is {max_step_tokens}: must be above max_slots, {max_slots}")
         self.model, self.tokenizer, self.requests = model, tokenizer, requests
-        self.max_slots, self.max_step_tokens = max_slots, max_step_tokens
+        self.max_slots, self.max_step_tokens, self.prefix_cache = max_slots, max_step_tokens, prefix_cache
         self.pool = BlockPool(model.description.kv_block_count, model.description.kv_block_size)
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}
@@ -97,15 +98,20 @@ class Scheduler:
     def admit_waiting(self) -> None:
         """Gives slots to the longest waiting, while there are slots and KV blocks for all their known tokens.
 
-        A block for each running sequence is left to grow into, so that an admission does not preempt at once.
+        Blocks that hold a beginning of those tokens already are shared. A block for each running sequence is left to
+        grow into, so that an admission does not preempt at once.
         """
         while self.waiting and len(self.running) < self.max_slots:
-            needed = self.pool.blocks_for(len(self.waiting[0].token_ids))
-            if needed + len(self.running) > self.pool.free_count:
+            seq = self.waiting[0]
+            shared = self._find_prefix(seq)
+            new = self.pool.blocks_for(len(seq.token_ids)) - len(shared)
+            if new + self.pool.unheld_count(shared) + len(self.running) > self.pool.available_count:
                 return
-            seq = self.waiting.popleft()
+            self.waiting.popleft()
+            self.pool.share(shared)
             slot = next(slot for slot in range(self.max_slots) if slot not in self.running)
-            seq.admit(slot, self.pool.allocate(needed), time.monotonic())
+            computed = len(shared) * self.pool.block_size
+            seq.admit(slot, shared + self.pool.allocate(new), computed, time.monotonic())
             self.running[slot] = seq
 
     def advance(self) -> None:
@@ -131,7 +137,7 @@ class Scheduler:
         The oldest can always run alone, since no request is taken that would not fit the empty pool.
         """
         for seq in list(self.running.values()):
-            while seq.slot is not None and self._missing_blocks(seq) > self.pool.free_count:
+            while seq.slot is not None and self._missing_blocks(seq) > self.pool.available_count:
                 self._preempt(next(reversed(self.running.values())))
             if seq.slot is not None:
                 seq.block_ids += self.pool.allocate(self._missing_blocks(seq))
@@ -155,7 +161,7 @@ class Scheduler:
             if isinstance(drawn, Fault):
                 self._fail(seq, StepFailed(f"the model could not compute this request: {drawn.reason}"))
                 continue
-            seq.computed += len(span.token_ids)
+            self._mark_computed(seq, len(span.token_ids))
             if isinstance(drawn, Drawn):
                 seq.append(drawn.token_id, now)
         self._throughput.add(sum(isinstance(drawn, Drawn) for drawn in outcome.draws), now)
@@ -177,6 +183,7 @@ class Scheduler:
             waiting=max(0, self.requests.in_flight - running),
             slots=self.max_slots,
             kv_blocks_used=self.pool.used_count,
+            kv_blocks_cached=self.pool.cached_count,
             kv_blocks_total=self.pool.block_count,
             kv_block_size=self.pool.block_size,
             tokens_per_second=self._throughput.per_second(time.monotonic()),
@@ -190,6 +197,21 @@ class Scheduler:
         assert all(seq.slot == slot for slot, seq in self.running.items())
         assert all(0 <= slot < self.max_slots for slot in self.running)
         assert all(seq.slot is None and not seq.block_ids for seq in self.waiting)
+
+    def _find_prefix(self, seq: Sequence) -> list[int]:
+        """Blocks that hold a beginning of the known tokens; at least the last token is left to compute."""
+        if not self.prefix_cache:
+            return []
+        return self.pool.find(seq.block_keys((len(seq.token_ids) - 1) // self.pool.block_size))
+
+    def _mark_computed(self, seq: Sequence, count: int) -> None:
+        """Notes tokens as computed, and lets others find the blocks that are full of them."""
+        full_before = seq.computed // self.pool.block_size
+        seq.computed += count
+        full = seq.computed // self.pool.block_size
+        if self.prefix_cache and full > full_before:
+            for i, key in enumerate(seq.block_keys(full)[full_before:], start=full_before):
+                self.pool.publish(seq.block_ids[i], key)
 
     def _missing_blocks(self, seq: Sequence) -> int:
         return self.pool.blocks_for(len(seq.token_ids)) - len(seq.block_ids)

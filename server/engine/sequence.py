@@ -4,6 +4,7 @@ from server.engine.detokenizer import detokenizer_for
 from server.engine.events import Finish, FinishReason, Result, Started, Timing, Tokens, Usage
 from server.engine.model import ModelDescription
 from server.engine.plan import Draw
+from server.engine.prefix import next_key, root_key
 from server.engine.request import Request
 from server.engine.seeding import uniform
 from server.engine.stopping import StopMatcher
@@ -14,7 +15,7 @@ class Sequence:
     """One request's tokens, the KV blocks that hold them, and the text that has come of them.
 
     There is no prefill and no decode phase: `token_ids` are known, the first `computed` of them have their keys and
-    values in `block_ids`, and each step computes some of the difference. Preemption sets `computed` back to 0.
+    values in `block_ids`, and each step computes some of the difference. Preemption takes the blocks away.
     """
 
     def __init__(self, request: Request, model: ModelDescription, tokenizer: Tokenizer) -> None:
@@ -23,7 +24,9 @@ class Sequence:
         self.computed = 0
         self.block_ids: list[int] = []
         self.slot: int | None = None
-        self.started = False
+        self.cached_count = 0
+        self._started = False
+        self._block_keys: list[bytes] = []
         self._model = model
         self._eos_token_ids = frozenset() if request.stopping.ignore_eos else model.eos_token_ids
         self._stop = StopMatcher(request.stopping.stop, request.stopping.include_stop_text)
@@ -98,9 +101,20 @@ class Sequence:
         if self._stop.matched is None:
             self._unsent_text += self._stop.push(self._detokenizer.flush(), may_match=False) + self._stop.flush()
 
-    def admit(self, slot: int, block_ids: list[int], now: float) -> None:
-        self.slot, self.block_ids = slot, block_ids
-        self._admitted_at = now if self._admitted_at is None else self._admitted_at
+    def block_keys(self, count: int) -> list[bytes]:
+        """The prefix keys of the first `count` blocks, which must be full of known tokens."""
+        size = self._model.kv_block_size
+        while len(self._block_keys) < count:
+            start = len(self._block_keys) * size
+            before = self._block_keys[-1] if start else root_key(self.request.cache_salt)
+            self._block_keys.append(next_key(before, self.token_ids[start : start + size]))
+        return self._block_keys[:count]
+
+    def admit(self, slot: int, block_ids: list[int], computed: int, now: float) -> None:
+        """Enters a slot with blocks for all known tokens, the first `computed` of which they hold already."""
+        self.slot, self.block_ids, self.computed = slot, block_ids, computed
+        if self._admitted_at is None:
+            self._admitted_at, self.cached_count = now, computed
 
     def leave_slot(self) -> None:
         """Forgets what was computed; everything that was said to the client stays said."""
@@ -108,10 +122,10 @@ class Sequence:
 
     def take_started(self) -> Started | None:
         """The Started event, once."""
-        if self.started:
+        if self._started:
             return None
-        self.started = True
-        return Started(self.request.sampling.seed, self.prompt_count, cached_token_count=0)
+        self._started = True
+        return Started(self.request.sampling.seed, self.prompt_count, self.cached_count)
 
     def take_tokens(self) -> Tokens | None:
         """The tokens and text since the last time; None where there are none."""
@@ -130,4 +144,4 @@ class Sequence:
             time_to_first_token=None if first is None else first - arrived,
             total=now - arrived,
         )
-        return Result(finish, Usage(self.prompt_count, self.generated_count, cached_tokens=0), timing)
+        return Result(finish, Usage(self.prompt_count, self.generated_count, self.cached_count), timing)

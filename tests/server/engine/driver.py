@@ -21,10 +21,11 @@ def request(
     stopping: Stopping | None = None,
     sampling: Sampling = GREEDY,
     request_id: str = "r",
+    cache_salt: str = "",
 ) -> Request:
     token_ids = tuple(prompt.encode()) if isinstance(prompt, str) else tuple(prompt)
     stopping = stopping or Stopping(max_new_tokens=8, ignore_eos=True)
-    return Request(request_id, token_ids, "prompt", sampling, time.monotonic(), stopping)
+    return Request(request_id, token_ids, "prompt", sampling, time.monotonic(), stopping, cache_salt)
 
 
 def expected_tokens(req: Request, model: ModelDescription) -> list[int]:
@@ -73,6 +74,11 @@ class Heard:
         return self.events[-1]
 
     @property
+    def cached_count(self) -> int:
+        assert isinstance(self.events[0], Started), self.events
+        return self.events[0].cached_token_count
+
+    @property
     def finish(self) -> Finish:
         return self.result.finish
 
@@ -93,7 +99,12 @@ class Driver:
     """`serve` runs the scheduler's own loop until everything that was to arrive has come and gone."""
 
     def __init__(
-        self, model: FakeModel, max_slots: int = 4, max_step_tokens: int = 16, max_waiting: int = 1000
+        self,
+        model: FakeModel,
+        max_slots: int = 4,
+        max_step_tokens: int = 16,
+        max_waiting: int = 1000,
+        prefix_cache: bool = True,
     ) -> None:
         self.model = model
         self.step = 0
@@ -102,7 +113,7 @@ class Driver:
         self._user_hook = model.before_step
         model.before_step = self._before_step
         queue = _Queue(self, max_slots + max_waiting)
-        self.scheduler = Scheduler(model, FakeTokenizer(), queue, self._hear, max_slots, max_step_tokens)
+        self.scheduler = Scheduler(model, FakeTokenizer(), queue, self._hear, max_slots, max_step_tokens, prefix_cache)
         self._arrivals: list[Arrival] = []
 
     def serve(self, *arrivals: Arrival | Request) -> list[Heard]:

@@ -15,7 +15,10 @@ from tests.server.fakes import EOS, VOCABULARY_SIZE, FakeModel, describe
 
 requests = st.builds(
     request,
-    prompt=st.lists(st.integers(0, VOCABULARY_SIZE - 1), min_size=1, max_size=30),
+    prompt=st.one_of(
+        st.lists(st.integers(0, VOCABULARY_SIZE - 1), min_size=1, max_size=30),
+        st.builds(lambda count, last: [7] * count + [last], st.integers(0, 29), st.integers(7, 9)),
+    ),
     stopping=st.builds(
         lambda new, least, ids, ignore: Stopping(new, min(least, new), (), frozenset(ids), ignore),
         st.integers(1, 20),
@@ -24,6 +27,7 @@ requests = st.builds(
         st.booleans(),
     ),
     sampling=st.builds(Sampling, st.sampled_from([0.0, 1.0]), st.just(0), st.just(1.0), st.integers(0, 2**64 - 1)),
+    cache_salt=st.sampled_from(["", "other"]),
 )
 arrivals = st.builds(Arrival, requests, st.integers(0, 30), st.one_of(st.none(), st.none(), st.integers(0, 40)))
 
@@ -35,14 +39,20 @@ arrivals = st.builds(Arrival, requests, st.integers(0, 30), st.one_of(st.none(),
     st.integers(1, 12),
     st.integers(1, 8),
     st.integers(0, 12),
+    st.booleans(),
 )
 def test_every_request_gets_its_own_tokens_whatever_joins_leaves_or_is_preempted_beside_it(
-    coming: list[Arrival], max_slots: int, extra_budget: int, block_size: int, spare_blocks: int
+    coming: list[Arrival],
+    max_slots: int,
+    extra_budget: int,
+    block_size: int,
+    spare_blocks: int,
+    prefix_cache: bool,
 ) -> None:
     block_count = math.ceil(51 / block_size) + spare_blocks
     model = FakeModel(describe(block_count, block_size, context_length=50))
     plan = [(arrival.request, arrival.cancel_at_step is not None) for arrival in coming]
-    heard = Driver(model, max_slots, max_slots + extra_budget).serve(*coming)
+    heard = Driver(model, max_slots, max_slots + extra_budget, prefix_cache=prefix_cache).serve(*coming)
     for (req, may_leave), one in zip(plan, heard, strict=True):
         expected = expected_tokens(req, model.description)
         if may_leave and not (one.events and not isinstance(one.events[-1], Started | Tokens)):
@@ -58,7 +68,7 @@ def test_every_request_gets_its_own_tokens_whatever_joins_leaves_or_is_preempted
 def test_running_out_of_blocks_preempts_the_newest_and_recomputes_it() -> None:
     model = FakeModel(describe(kv_block_count=6, kv_block_size=4, context_length=24))
     asked = [request("abcd", Stopping(max_new_tokens=16, ignore_eos=True)) for _ in range(3)]
-    heard = Driver(model, max_slots=3).serve(*asked)
+    heard = Driver(model, max_slots=3, prefix_cache=False).serve(*asked)
     starts = [[s.start for s in plan.spans].count(0) for plan in model.plans]
     assert sum(starts) > 3, "nothing was computed twice, so nothing was preempted"
     for req, one in zip(asked, heard, strict=True):
@@ -217,3 +227,47 @@ def test_the_load_counts_what_runs_and_what_waits() -> None:
     assert (seen[0].running, seen[0].waiting, seen[0].kv_blocks_used) == (2, 3, 2)
     idle = driver.scheduler.load()
     assert (idle.running, idle.waiting, idle.kv_blocks_used, idle.tokens_generated) == (0, 0, 0, 15)
+
+
+def test_a_second_request_with_the_same_prefix_computes_only_what_differs() -> None:
+    model = FakeModel()
+    driver = Driver(model, max_step_tokens=64)
+    first, second = request([7] * 41, Stopping(max_new_tokens=3)), request([7] * 40 + [8], Stopping(max_new_tokens=3))
+    (one,) = driver.serve(first)
+    computed = sum(len(span.token_ids) for plan in model.plans for span in plan.spans)
+    (other,) = driver.serve(second)
+    assert (one.cached_count, other.cached_count) == (0, 40)
+    assert other.result.usage.cached_tokens == 40
+    assert sum(len(s.token_ids) for plan in model.plans for s in plan.spans) - computed == 1 + 2
+    assert other.token_ids == expected_tokens(second, model.description)
+
+
+def test_a_running_sequences_blocks_are_shared_too() -> None:
+    model = FakeModel()
+    first = request([7] * 20, Stopping(max_new_tokens=10, ignore_eos=True))
+    second = request([7] * 20, Stopping(max_new_tokens=2, ignore_eos=True))
+    heard = Driver(model, max_step_tokens=64).serve(first, Arrival(second, at_step=3))
+    assert [one.cached_count for one in heard] == [0, 16]
+    assert heard[1].token_ids == expected_tokens(second, model.description)
+
+
+def test_requests_of_different_salts_share_nothing() -> None:
+    driver = Driver(FakeModel(), max_step_tokens=64)
+    for salt, cached in (("a", 0), ("b", 0), ("a", 40), ("b", 40)):
+        assert driver.serve(request([7] * 41, cache_salt=salt))[0].cached_count == cached
+
+
+def test_without_the_prefix_cache_nothing_is_shared() -> None:
+    driver = Driver(FakeModel(), max_step_tokens=64, prefix_cache=False)
+    for _ in range(2):
+        assert driver.serve(request([7] * 41))[0].cached_count == 0
+    assert driver.scheduler.load().kv_blocks_cached == 0
+
+
+def test_a_preempted_sequence_finds_its_own_blocks_again_where_they_are_left() -> None:
+    model = FakeModel(describe(kv_block_count=8, kv_block_size=4, context_length=32))
+    asked = [request([i] * 8, Stopping(max_new_tokens=12, ignore_eos=True)) for i in range(3)]
+    heard = Driver(model, max_slots=3, max_step_tokens=64).serve(*asked)
+    assert any(span.start > 0 and len(span.token_ids) > 1 for plan in model.plans for span in plan.spans)
+    for req, one in zip(asked, heard, strict=True):
+        assert one.token_ids == expected_tokens(req, model.description)
