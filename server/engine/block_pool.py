@@ -68,6 +68,12 @@ class BlockPool:
             self._block_of[key] = block_id
             self._key_of[block_id] = key
 
+    def forget(self, block_ids: Iterable[int]) -> None:
+        """Lets nobody else find these blocks in use by their contents, which are not to be relied on."""
+        for block_id in block_ids:
+            if (key := self._key_of.pop(block_id, None)) is not None:
+                del self._block_of[key]
+
     def release(self, block_ids: Sequence[int]) -> None:
         """Gives one holder's blocks back, in the order of its tokens. Raises KeyError where one is not in use.
 

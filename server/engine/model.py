@@ -52,8 +52,9 @@ class Model(Protocol):
     def step(self, plan: StepPlan) -> StepOutcome:
         """Computes every span's tokens, writes their keys and values into the KV blocks, and draws the next tokens.
 
-        The same plan may be executed again after a failure: a step writes only positions its spans name. A span whose
-        logits are not finite gets a Fault; the others are unaffected. Anything that fails as a whole raises.
+        The same plan may be executed again after a failure: a step writes only positions its spans name, and what is
+        still unfilled in the blocks that they begin. A span whose logits are not finite gets a Fault; the others are
+        unaffected. Anything that fails as a whole raises.
         """
         ...
 

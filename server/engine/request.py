@@ -11,7 +11,7 @@ MAX_TEMPERATURE = 100.0
 MAX_STOP_SEQUENCES = 16
 MAX_STOP_SEQUENCE_LENGTH = 1024
 MAX_STOP_TOKEN_IDS = 128
-MAX_SEED = 2**64 - 1
+MAX_CACHE_SALT_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,14 @@ class Request:
     """On time.monotonic's clock."""
     stopping: Stopping = field(default_factory=Stopping)
     cache_salt: str = ""
-    """Only requests of the same salt share KV blocks."""
+    """Only requests of the same salt share KV blocks. Raises InvalidArgument where it is too long."""
     number: int = field(init=False, default_factory=count(1).__next__)
     """Our own name for it, unique in the process; everything inside is keyed by it."""
+
+    def __post_init__(self) -> None:
+        if len(self.cache_salt) > MAX_CACHE_SALT_LENGTH:
+            limit = f"must be at most {MAX_CACHE_SALT_LENGTH} characters"
+            raise InvalidArgument("cache_salt", f"{len(self.cache_salt)} characters long", limit)
 
     @property
     def expires_at(self) -> float:

@@ -159,6 +159,7 @@ class Scheduler:
         for span, drawn in zip(plan.spans, outcome.draws, strict=True):
             seq = self.running[span.slot]
             if isinstance(drawn, Fault):
+                self.pool.forget(seq.block_ids)
                 self._fail(seq, StepFailed(f"the model could not compute this request: {drawn.reason}"))
                 continue
             self._mark_computed(seq, len(span.token_ids))

@@ -44,6 +44,7 @@ def request(message: pb.GenerateRequest, request_id: str, arrived_at: float, ser
         sampling=chosen,
         arrived_at=arrived_at,
         stopping=criteria,
+        cache_salt=message.cache_salt,
     )
 
 

@@ -133,6 +133,7 @@ def load(now: Load) -> pb.GetLoadResponse:
         waiting=now.waiting,
         slots=now.slots,
         kv_blocks_used=now.kv_blocks_used,
+        kv_blocks_cached=now.kv_blocks_cached,
         kv_blocks_total=now.kv_blocks_total,
         kv_block_size=now.kv_block_size,
         tokens_per_second=now.tokens_per_second,

@@ -74,6 +74,7 @@ class GenerateRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     STOPPING_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The caller's name for the request: 1 to 128 printable ASCII characters. Unset: the `x-request-id` metadata, else
     one made by the server. Echoed in Started, in the trailing metadata `x-request-id` and in the server's logs.
@@ -81,6 +82,10 @@ class GenerateRequest(_message.Message):
     """
     prompt: _builtins.str
     """Text, tokenized as the model's tokenizer does by default (special tokens such as a begin-of-text are added)."""
+    cache_salt: _builtins.str
+    """Isolates the request in the KV cache: blocks of a prompt's beginning that were computed already are shared only
+    between requests with the same cache_salt, such as those of one tenant. At most 128 characters.
+    """
     @_builtins.property
     def prompt_token_ids(self) -> Global___TokenIds:
         """Token ids, taken as they are. Each must be below GetModelResponse.vocabulary_size."""
@@ -111,10 +116,11 @@ class GenerateRequest(_message.Message):
         sampling: Global___SamplingParams | None = ...,
         stopping: Global___StoppingCriteria | None = ...,
         output: Global___OutputOptions | None = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat", b"chat", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["prompt", "prompt_token_ids", "chat"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
@@ -960,6 +966,7 @@ class GetLoadResponse(_message.Message):
     TOKENS_PER_SECOND_FIELD_NUMBER: _builtins.int
     TOKENS_GENERATED_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
+    KV_BLOCKS_CACHED_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Sequences in slots."""
     waiting: _builtins.int
@@ -969,13 +976,17 @@ class GetLoadResponse(_message.Message):
     kv_blocks_used: _builtins.int
     """Blocks of the KV cache that hold tokens of running sequences."""
     kv_blocks_total: _builtins.int
-    """Blocks of the KV cache."""
+    """Blocks of the KV cache, used or not."""
     kv_block_size: _builtins.int
     """Tokens in a block."""
     tokens_per_second: _builtins.float
     """Tokens generated a second, over the last ten seconds."""
     tokens_generated: _builtins.int
     """Tokens generated since the start."""
+    kv_blocks_cached: _builtins.int
+    """Blocks of the KV cache that no running sequence uses and that hold the beginning of a prompt, to be shared with a
+    request that begins alike or taken when blocks are short.
+    """
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
         """When the server became ready."""
@@ -992,10 +1003,11 @@ class GetLoadResponse(_message.Message):
         tokens_per_second: _builtins.float = ...,
         tokens_generated: _builtins.int = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
+        kv_blocks_cached: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_blocks_used", b"kv_blocks_used", "running", b"running", "since", b"since", "slots", b"slots", "tokens_generated", b"tokens_generated", "tokens_per_second", b"tokens_per_second", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_block_size", b"kv_block_size", "kv_blocks_cached", b"kv_blocks_cached", "kv_blocks_total", b"kv_blocks_total", "kv_blocks_used", b"kv_blocks_used", "running", b"running", "since", b"since", "slots", b"slots", "tokens_generated", b"tokens_generated", "tokens_per_second", b"tokens_per_second", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -101,6 +101,17 @@ def test_free_blocks_go_before_cached_ones_and_the_least_recently_used_of_those_
     assert pool.find([b"new"]) == new
 
 
+def test_a_forgotten_block_is_found_no_more_and_is_free_when_released() -> None:
+    pool = BlockPool(2, 4)
+    table = pool.allocate(1)
+    pool.publish(table[0], b"key")
+    pool.forget(table)
+    assert pool.find([b"key"]) == []
+    pool.release(table)
+    assert pool.cached_count == 0
+    pool.check_integrity([])
+
+
 def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
     pool = BlockPool(2, 4)
     table = pool.allocate(2)

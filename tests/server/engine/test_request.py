@@ -98,3 +98,8 @@ def test_requests_are_numbered_by_us_and_compared_by_identity() -> None:
 
 def test_without_a_time_limit_a_request_never_expires() -> None:
     assert request(sampling=GREEDY).expires_at == math.inf
+
+
+def test_a_cache_salt_that_is_too_long_is_named_with_its_limit() -> None:
+    with pytest.raises(InvalidArgument, match="cache_salt is 129 characters long: must be at most 128"):
+        request(cache_salt="x" * 129)

@@ -271,3 +271,15 @@ def test_a_preempted_sequence_finds_its_own_blocks_again_where_they_are_left() -
     assert any(span.start > 0 and len(span.token_ids) > 1 for plan in model.plans for span in plan.spans)
     for req, one in zip(asked, heard, strict=True):
         assert one.token_ids == expected_tokens(req, model.description)
+
+
+def test_the_blocks_of_a_sequence_that_failed_are_shared_with_nobody() -> None:
+    def fail_late(plan: StepPlan) -> None:
+        if len(model.plans) == 3:
+            raise ValueError("once")
+
+    model = FakeModel(before_step=fail_late)
+    driver = Driver(model, max_step_tokens=64)
+    failed, again = driver.serve(request([7] * 41, Stopping(max_new_tokens=9))), driver.serve(request([7] * 41))
+    assert isinstance(failed[0].events[-1], Failure)
+    assert again[0].cached_count == 0

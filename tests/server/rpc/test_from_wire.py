@@ -33,6 +33,7 @@ def invalid_requests() -> dict[str, pb.GenerateRequest]:
     negative.time_limit.seconds = -1
     return {
         "input": pb.GenerateRequest(),
+        "cache_salt": with_(pb.GenerateRequest(cache_salt="x" * 129)),
         "prompt": with_(pb.GenerateRequest(prompt="x" * 127)),
         "prompt_token_ids": with_(pb.GenerateRequest(prompt_token_ids=pb.TokenIds())),
         "prompt_token_ids.ids": with_(pb.GenerateRequest(prompt_token_ids=pb.TokenIds(ids=[VOCABULARY_SIZE]))),

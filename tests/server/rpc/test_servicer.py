@@ -65,6 +65,18 @@ async def test_an_unset_seed_is_drawn_and_told_and_gives_the_same_tokens_again(s
     assert again.completions[0].token_ids == first.completions[0].token_ids
 
 
+async def test_equal_prefixes_of_one_salt_are_computed_once(serving: Serving) -> None:
+    cached = []
+    for salt in ("", "", "tenant", "tenant"):
+        request = generate_request("a prompt of some length")
+        request.cache_salt = salt
+        events = await serving.events(request)
+        assert events[0].started.cached_token_count == events[-1].result.usage.cached_tokens
+        cached.append(events[0].started.cached_token_count)
+    assert cached[0] == cached[2] == 0
+    assert cached[1] == cached[3] > 0
+
+
 @pytest.mark.parametrize("left_out", ["token_ids", "text"])
 async def test_what_output_omits_is_left_out_and_no_chunk_is_empty(serving: Serving, left_out: str) -> None:
     request = generate_request(max_new_tokens=30)
