@@ -12,6 +12,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -25,6 +26,56 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _LogprobsOf:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogprobsOfEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogprobsOf.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOGPROBS_OF_UNSPECIFIED: _LogprobsOf.ValueType  # 0
+    """The same as RAW."""
+    LOGPROBS_OF_RAW: _LogprobsOf.ValueType  # 1
+    """The model's own distribution, before penalties, biases, temperature and filters."""
+    LOGPROBS_OF_PROCESSED: _LogprobsOf.ValueType  # 2
+    """The distribution the token was drawn from; a token that was filtered out has no place among the alternatives."""
+
+class LogprobsOf(_LogprobsOf, metaclass=_LogprobsOfEnumTypeWrapper): ...
+
+LOGPROBS_OF_UNSPECIFIED: LogprobsOf.ValueType  # 0
+"""The same as RAW."""
+LOGPROBS_OF_RAW: LogprobsOf.ValueType  # 1
+"""The model's own distribution, before penalties, biases, temperature and filters."""
+LOGPROBS_OF_PROCESSED: LogprobsOf.ValueType  # 2
+"""The distribution the token was drawn from; a token that was filtered out has no place among the alternatives."""
+Global___LogprobsOf: _TypeAlias = LogprobsOf  # noqa: Y015
+
+class _ToolCallFormat:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolCallFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolCallFormat.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOOL_CALL_FORMAT_UNSPECIFIED: _ToolCallFormat.ValueType  # 0
+    """Tool calls stay in the text."""
+    TOOL_CALL_FORMAT_HERMES: _ToolCallFormat.ValueType  # 1
+    """<tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes and Qwen write them."""
+    TOOL_CALL_FORMAT_LLAMA3_JSON: _ToolCallFormat.ValueType  # 2
+    """{"name": ..., "parameters": {...}} as the whole answer, as Llama 3 writes it, after <|python_tag|> or not."""
+    TOOL_CALL_FORMAT_MISTRAL: _ToolCallFormat.ValueType  # 3
+    """[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them."""
+
+class ToolCallFormat(_ToolCallFormat, metaclass=_ToolCallFormatEnumTypeWrapper): ...
+
+TOOL_CALL_FORMAT_UNSPECIFIED: ToolCallFormat.ValueType  # 0
+"""Tool calls stay in the text."""
+TOOL_CALL_FORMAT_HERMES: ToolCallFormat.ValueType  # 1
+"""<tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes and Qwen write them."""
+TOOL_CALL_FORMAT_LLAMA3_JSON: ToolCallFormat.ValueType  # 2
+"""{"name": ..., "parameters": {...}} as the whole answer, as Llama 3 writes it, after <|python_tag|> or not."""
+TOOL_CALL_FORMAT_MISTRAL: ToolCallFormat.ValueType  # 3
+"""[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them."""
+Global___ToolCallFormat: _TypeAlias = ToolCallFormat  # noqa: Y015
 
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -75,6 +126,9 @@ class GenerateRequest(_message.Message):
     STOPPING_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_FIELD_NUMBER: _builtins.int
+    TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The caller's name for the request: 1 to 128 printable ASCII characters. Unset: the `x-request-id` metadata, else
     one made by the server. Echoed in Started, in the trailing metadata `x-request-id` and in the server's logs.
@@ -86,6 +140,10 @@ class GenerateRequest(_message.Message):
     """Isolates the request in the KV cache: blocks of a prompt's beginning that were computed already are shared only
     between requests with the same cache_salt, such as those of one tenant. At most 128 characters.
     """
+    truncate_prompt_tokens: _builtins.int
+    """Keeps only the last this many tokens of a longer prompt; at least 1. Unset: a prompt that is too long is refused."""
+    add_special_tokens: _builtins.bool
+    """Whether the tokenizer adds its special tokens to `prompt`. Unset: true. With another input it must be unset."""
     @_builtins.property
     def prompt_token_ids(self) -> Global___TokenIds:
         """Token ids, taken as they are. Each must be below GetModelResponse.vocabulary_size."""
@@ -106,6 +164,10 @@ class GenerateRequest(_message.Message):
     def output(self) -> Global___OutputOptions:
         """What the stream carries. Unset: every field of it unset."""
 
+    @_builtins.property
+    def constraint(self) -> Global___Constraint:
+        """What the output must be an instance of. Unset: any text."""
+
     def __init__(
         self,
         *,
@@ -117,13 +179,25 @@ class GenerateRequest(_message.Message):
         stopping: Global___StoppingCriteria | None = ...,
         output: Global___OutputOptions | None = ...,
         cache_salt: _builtins.str = ...,
+        constraint: Global___Constraint | None = ...,
+        truncate_prompt_tokens: _builtins.int | None = ...,
+        add_special_tokens: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "chat", b"chat", "constraint", b"constraint", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "sampling", b"sampling", "stopping", b"stopping", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat", b"chat", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "cache_salt", b"cache_salt", "chat", b"chat", "constraint", b"constraint", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
+    _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__truncate_prompt_tokens: _TypeAlias = _typing.Literal["truncate_prompt_tokens"]  # noqa: Y015
+    _WhichOneofArgType__truncate_prompt_tokens: _TypeAlias = _typing.Literal["_truncate_prompt_tokens", b"_truncate_prompt_tokens"]  # noqa: Y015
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["prompt", "prompt_token_ids", "chat"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_special_tokens) -> _WhichOneofReturnType__add_special_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__truncate_prompt_tokens) -> _WhichOneofReturnType__truncate_prompt_tokens | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
@@ -155,6 +229,16 @@ class Chat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_OPTIONS_FIELD_NUMBER: _builtins.int
+    CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
+    TEMPLATE_FIELD_NUMBER: _builtins.int
+    continue_final_message: _builtins.bool
+    """Continues the last message, which must be the assistant's, instead of beginning an answer."""
+    template: _builtins.str
+    """A Jinja template in place of the model's own; at most 64 KiB. Refused with PERMISSION_DENIED unless the server
+    allows it.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """The conversation so far, oldest first; at least 1 message. The template decides which orders of roles it takes;
@@ -162,14 +246,28 @@ class Chat(_message.Message):
         refuses every chat with FAILED_PRECONDITION.
         """
 
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
+        """Functions the model may call, handed to the template. At most 128."""
+
+    @_builtins.property
+    def template_options(self) -> _struct_pb2.Struct:
+        """Values for variables of the template, such as {"enable_thinking": false}. Names the server sets itself (messages,
+        tools, add_generation_prompt and the special tokens) are refused.
+        """
+
     def __init__(
         self,
         *,
         messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+        tools: _abc.Iterable[Global___Tool] | None = ...,
+        template_options: _struct_pb2.Struct | None = ...,
+        continue_final_message: _builtins.bool = ...,
+        template: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["template_options", b"template_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continue_final_message", b"continue_final_message", "messages", b"messages", "template", b"template", "template_options", b"template_options", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -181,39 +279,226 @@ class ChatMessage(_message.Message):
 
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """"system", "user" or "assistant"."""
+    """"system", "user", "assistant" or "tool"."""
     content: _builtins.str
     """The text of the message."""
+    tool_call_id: _builtins.str
+    """Which call a tool's message answers. Only with the role "tool"."""
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """The calls an assistant's message made. Only with the role "assistant"."""
+
     def __init__(
         self,
         *,
         role: _builtins.str = ...,
         content: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
+        tool_call_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
+class Tool(_message.Message):
+    """A function the model may call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name: 1 to 64 letters, digits, "_", "-" or "."."""
+    description: _builtins.str
+    """What it does, for the model to read."""
+    @_builtins.property
+    def parameters(self) -> _struct_pb2.Struct:
+        """JSON Schema of its arguments, an object. Unset: no arguments."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        parameters: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tool: _TypeAlias = Tool  # noqa: Y015
+
+@_typing.final
+class ToolCall(_message.Message):
+    """A call of a function by the model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Unique in the conversation."""
+    name: _builtins.str
+    """The function's name."""
+    arguments_json: _builtins.str
+    """Its arguments, a JSON object."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
+
+@_typing.final
+class Constraint(_message.Message):
+    """What the output must be an instance of. Compiled before the request is queued: one that is unsupported, cannot be
+    satisfied or takes too long to compile ends the call with INVALID_ARGUMENT and the reason. The output is always a
+    beginning of an instance; it is a whole one unless the Result says MAX_NEW_TOKENS, CONTEXT_LENGTH, TIME_LIMIT, or a
+    stop of the request's own.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    JSON_OBJECT_FIELD_NUMBER: _builtins.int
+    REGEX_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    json_schema: _builtins.str
+    """A JSON Schema: the output is a JSON value that is valid under it."""
+    regex: _builtins.str
+    """A regular expression that the whole output matches, in the syntax of Rust's regex crate."""
+    grammar: _builtins.str
+    """A context-free grammar in Lark's syntax, whose rule `start` derives the whole output."""
+    @_builtins.property
+    def json_object(self) -> Global___JsonObject:
+        """The output is any JSON object."""
+
+    @_builtins.property
+    def choice(self) -> Global___Choice:
+        """The output is one of these texts."""
+
+    def __init__(
+        self,
+        *,
+        json_schema: _builtins.str = ...,
+        json_object: Global___JsonObject | None = ...,
+        regex: _builtins.str = ...,
+        grammar: _builtins.str = ...,
+        choice: Global___Choice | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "json_object", "regex", "grammar", "choice"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Constraint: _TypeAlias = Constraint  # noqa: Y015
+
+@_typing.final
+class JsonObject(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JsonObject: _TypeAlias = JsonObject  # noqa: Y015
+
+@_typing.final
+class Choice(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHOICES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At least 1, at most 1024; none empty."""
+
+    def __init__(
+        self,
+        *,
+        choices: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Choice: _TypeAlias = Choice  # noqa: Y015
+
+@_typing.final
 class SamplingParams(_message.Message):
     """How each token is chosen from the model's logits. An unset field takes the model's own default, which is what
     `generate` of the transformers library would use with the model's generation_config: see GetModelResponse.defaults.
 
-    Order of application: temperature, top_k, top_p. One uniform number per token decides, made from (seed, position)
-    alone, so that the same request with the same seed gets the same tokens whatever runs beside it.
+    Order of application, z being the logits: repetition_penalty, frequency_penalty, presence_penalty, logit_bias, then
+    what must not be chosen (min_new_tokens, forbidden_sequences, constraint), temperature, top_k, top_p, min_p,
+    typical_p. Each filter works on the distribution the one before it left, renormalised, and keeps at least one token.
+    One uniform number per token decides, made from (seed, position) alone, so that the same request with the same seed
+    gets the same tokens whatever runs beside it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LogitBiasEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     TOP_P_FIELD_NUMBER: _builtins.int
     TOP_K_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    MIN_P_FIELD_NUMBER: _builtins.int
+    TYPICAL_P_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
+    FORBIDDEN_SEQUENCES_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits. 0 takes the most probable token (greedy); at most 100. Unset: the model's default; where that
     is greedy but top_k or top_p is set here, 1.
@@ -226,6 +511,33 @@ class SamplingParams(_message.Message):
     """Keeps the top_k most probable tokens; 0 keeps all. Unset: the model's default."""
     seed: _builtins.int
     """Seed of the random numbers, any value. Unset: drawn by the server and told in Started."""
+    min_p: _builtins.float
+    """Keeps the tokens whose probability is at least min_p times that of the most probable; from 0 (all) to 1. Unset:
+    the model's default.
+    """
+    typical_p: _builtins.float
+    """Locally typical sampling (Meister et al. 2022): keeps the smallest set of tokens whose information content is
+    nearest the distribution's entropy and whose probabilities sum to at least typical_p; above 0, at most 1 (all).
+    Unset: the model's default.
+    """
+    repetition_penalty: _builtins.float
+    """Of a token that is in the prompt or the output so far, z becomes z / r where positive and z * r where negative
+    (Keskar et al. 2019); above 0, at most 100; 1 changes nothing. Unset: the model's default.
+    """
+    presence_penalty: _builtins.float
+    """Subtracted from z of a token that is in the output so far; from -100 to 100. Unset: 0."""
+    frequency_penalty: _builtins.float
+    """Subtracted from z of a token for each time it is in the output so far; from -100 to 100. Unset: 0."""
+    @_builtins.property
+    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """Added to z of these token ids, each below the vocabulary size; values from -100 to 100; at most 1024 of them."""
+
+    @_builtins.property
+    def forbidden_sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenIds]:
+        """Token sequences that must not appear in the output: the last token of one is never chosen where the others stand
+        before it. At most 128, each of 1 to 32 ids below the vocabulary size.
+        """
+
     def __init__(
         self,
         *,
@@ -233,11 +545,26 @@ class SamplingParams(_message.Message):
         top_p: _builtins.float | None = ...,
         top_k: _builtins.int | None = ...,
         seed: _builtins.int | None = ...,
+        min_p: _builtins.float | None = ...,
+        typical_p: _builtins.float | None = ...,
+        repetition_penalty: _builtins.float | None = ...,
+        presence_penalty: _builtins.float | None = ...,
+        frequency_penalty: _builtins.float | None = ...,
+        logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+        forbidden_sequences: _abc.Iterable[Global___TokenIds] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "_typical_p", b"_typical_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "typical_p", b"typical_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "_typical_p", b"_typical_p", "forbidden_sequences", b"forbidden_sequences", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "typical_p", b"typical_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
+    _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
+    _WhichOneofArgType__min_p: _TypeAlias = _typing.Literal["_min_p", b"_min_p"]  # noqa: Y015
+    _WhichOneofReturnType__presence_penalty: _TypeAlias = _typing.Literal["presence_penalty"]  # noqa: Y015
+    _WhichOneofArgType__presence_penalty: _TypeAlias = _typing.Literal["_presence_penalty", b"_presence_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__repetition_penalty: _TypeAlias = _typing.Literal["repetition_penalty"]  # noqa: Y015
+    _WhichOneofArgType__repetition_penalty: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
@@ -246,6 +573,16 @@ class SamplingParams(_message.Message):
     _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
     _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
     _WhichOneofArgType__top_p: _TypeAlias = _typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
+    _WhichOneofReturnType__typical_p: _TypeAlias = _typing.Literal["typical_p"]  # noqa: Y015
+    _WhichOneofArgType__typical_p: _TypeAlias = _typing.Literal["_typical_p", b"_typical_p"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_penalty) -> _WhichOneofReturnType__frequency_penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_p) -> _WhichOneofReturnType__min_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__presence_penalty) -> _WhichOneofReturnType__presence_penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repetition_penalty) -> _WhichOneofReturnType__repetition_penalty | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
     @_typing.overload
@@ -254,6 +591,8 @@ class SamplingParams(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__typical_p) -> _WhichOneofReturnType__typical_p | None: ...
 
 Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 
@@ -333,21 +672,70 @@ class OutputOptions(_message.Message):
 
     OMIT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     OMIT_TEXT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_OF_FIELD_NUMBER: _builtins.int
+    KEEP_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    ECHO_PROMPT_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    CHUNK_INTERVAL_FIELD_NUMBER: _builtins.int
+    PARSE_TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    PARSE_REASONING_FIELD_NUMBER: _builtins.int
     omit_token_ids: _builtins.bool
     """Leaves the token ids out of TokenChunk and Completion."""
     omit_text: _builtins.bool
     """Leaves the text out of TokenChunk and Completion."""
+    logprobs: _builtins.int
+    """Gives each output token's log-probability, its rank and this many of the most probable alternatives; from 0 to 20.
+    Unset: none.
+    """
+    prompt_logprobs: _builtins.int
+    """The same for each prompt token but the first, in the Prompt event. Unset: none."""
+    logprobs_of: Global___LogprobsOf.ValueType
+    """Which distribution the log-probabilities of the output are of. Those of the prompt are always RAW."""
+    keep_special_tokens: _builtins.bool
+    """Keeps special tokens, such as the end of sequence, in the text."""
+    echo_prompt: _builtins.bool
+    """Gives the prompt back in a Prompt event."""
+    usage: _builtins.bool
+    """Gives Usage so far in every TokenChunk."""
+    parse_tool_calls: Global___ToolCallFormat.ValueType
+    """Takes tool calls out of the text and gives them as ToolCallChunk events, where the model writes them in this
+    format.
+    """
+    parse_reasoning: _builtins.bool
+    """Takes what stands between <think> and </think> out of the text and gives it as ReasoningChunk events."""
+    @_builtins.property
+    def chunk_interval(self) -> _duration_pb2.Duration:
+        """Least time between two TokenChunk messages; what comes in between is joined. At most 60 s. Unset: no least time."""
+
     def __init__(
         self,
         *,
         omit_token_ids: _builtins.bool = ...,
         omit_text: _builtins.bool = ...,
+        logprobs: _builtins.int | None = ...,
+        prompt_logprobs: _builtins.int | None = ...,
+        logprobs_of: Global___LogprobsOf.ValueType = ...,
+        keep_special_tokens: _builtins.bool = ...,
+        echo_prompt: _builtins.bool = ...,
+        usage: _builtins.bool = ...,
+        chunk_interval: _duration_pb2.Duration | None = ...,
+        parse_tool_calls: Global___ToolCallFormat.ValueType = ...,
+        parse_reasoning: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "chunk_interval", b"chunk_interval", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["omit_text", b"omit_text", "omit_token_ids", b"omit_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "chunk_interval", b"chunk_interval", "echo_prompt", b"echo_prompt", "keep_special_tokens", b"keep_special_tokens", "logprobs", b"logprobs", "logprobs_of", b"logprobs_of", "omit_text", b"omit_text", "omit_token_ids", b"omit_token_ids", "parse_reasoning", b"parse_reasoning", "parse_tool_calls", b"parse_tool_calls", "prompt_logprobs", b"prompt_logprobs", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
+    _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs) -> _WhichOneofReturnType__prompt_logprobs | None: ...
 
 Global___OutputOptions: _TypeAlias = OutputOptions  # noqa: Y015
 
@@ -359,6 +747,9 @@ class GenerateResponse(_message.Message):
     STARTED_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Which of the request's generations the event belongs to; 0 is the first."""
     @_builtins.property
@@ -367,6 +758,12 @@ class GenerateResponse(_message.Message):
     def tokens(self) -> Global___TokenChunk: ...
     @_builtins.property
     def result(self) -> Global___Result: ...
+    @_builtins.property
+    def prompt(self) -> Global___Prompt: ...
+    @_builtins.property
+    def reasoning(self) -> Global___ReasoningChunk: ...
+    @_builtins.property
+    def tool_call(self) -> Global___ToolCallChunk: ...
     def __init__(
         self,
         *,
@@ -374,16 +771,177 @@ class GenerateResponse(_message.Message):
         started: Global___Started | None = ...,
         tokens: Global___TokenChunk | None = ...,
         result: Global___Result | None = ...,
+        prompt: Global___Prompt | None = ...,
+        reasoning: Global___ReasoningChunk | None = ...,
+        tool_call: Global___ToolCallChunk | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "result", b"result", "started", b"started", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "started", b"started", "tokens", b"tokens", "tool_call", b"tool_call"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "index", b"index", "result", b"result", "started", b"started", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "index", b"index", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "started", b"started", "tokens", b"tokens", "tool_call", b"tool_call"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "tokens", "result"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "tokens", "result", "prompt", "reasoning", "tool_call"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
+
+@_typing.final
+class Prompt(_message.Message):
+    """The prompt, after Started and before the first token, where the request asks for echo_prompt or prompt_logprobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Their text, special tokens kept."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its token ids."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """With prompt_logprobs: one for each token but the first."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        text: _builtins.str = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
+
+@_typing.final
+class TokenLogprob(_message.Message):
+    """A token and how probable it was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    """The token."""
+    logprob: _builtins.float
+    """Natural logarithm of its probability; -infinity where it had none."""
+    rank: _builtins.int
+    """Its place among all tokens by probability; 1 is the most probable."""
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alternative]:
+        """The most probable tokens, falling."""
+
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+        rank: _builtins.int = ...,
+        alternatives: _abc.Iterable[Global___Alternative] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "logprob", b"logprob", "rank", b"rank", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprob: _TypeAlias = TokenLogprob  # noqa: Y015
+
+@_typing.final
+class Alternative(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    """The token."""
+    logprob: _builtins.float
+    """Natural logarithm of its probability."""
+    text: _builtins.str
+    """Its text by itself, special tokens kept."""
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "text", b"text", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alternative: _TypeAlias = Alternative  # noqa: Y015
+
+@_typing.final
+class ReasoningChunk(_message.Message):
+    """More of the model's reasoning."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The text that has become certain."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReasoningChunk: _TypeAlias = ReasoningChunk  # noqa: Y015
+
+@_typing.final
+class ToolCallChunk(_message.Message):
+    """More of a call of a tool. The first chunk of a call has its id and name, the arguments follow; the last says so."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """Which call of this generation it belongs to; 0 is the first."""
+    id: _builtins.str
+    """The call's id, made by the server; in its first chunk."""
+    name: _builtins.str
+    """The function's name; in its first chunk."""
+    arguments_json: _builtins.str
+    """The next part of the arguments' JSON text. Joined, the parts are a valid JSON object once `complete`."""
+    complete: _builtins.bool
+    """The call is whole."""
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments_json: _builtins.str = ...,
+        complete: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "call", b"call", "complete", b"complete", "id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallChunk: _TypeAlias = ToolCallChunk  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
@@ -430,21 +988,33 @@ class TokenChunk(_message.Message):
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text that has become certain with them; empty while a character or a possible stop sequence is incomplete."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The ids, among them the end-of-sequence or stop token that ended the generation."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """With OutputOptions.logprobs: one for each id."""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """With OutputOptions.usage: the counts so far."""
+
     def __init__(
         self,
         *,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         text: _builtins.str = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        usage: Global___Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,10 +1192,16 @@ class Completion(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Which of the request's generations this is; 0 is the first."""
     text: _builtins.str
     """All of its text."""
+    reasoning: _builtins.str
+    """With OutputOptions.parse_reasoning: all of the reasoning."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All of its token ids."""
@@ -634,6 +1210,18 @@ class Completion(_message.Message):
     def result(self) -> Global___Result:
         """How it ended."""
 
+    @_builtins.property
+    def prompt(self) -> Global___Prompt:
+        """As in the Prompt event."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """With OutputOptions.logprobs: one for each id."""
+
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """With OutputOptions.parse_tool_calls: the calls."""
+
     def __init__(
         self,
         *,
@@ -641,10 +1229,14 @@ class Completion(_message.Message):
         text: _builtins.str = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         result: Global___Result | None = ...,
+        prompt: Global___Prompt | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "result", b"result", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
