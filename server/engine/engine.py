@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeVarTuple
 
+from server.engine.constraint import ConstraintCompiler
 from server.engine.errors import Draining, DuplicateRequestId, EngineDied, EngineError, NotReady, SlowReader
 from server.engine.events import Failure, Result
 from server.engine.load import Load
@@ -39,6 +40,7 @@ class Served:
 
     model: Model
     tokenizer: Tokenizer
+    constraints: ConstraintCompiler
 
 
 @dataclass(frozen=True, slots=True)

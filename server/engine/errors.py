@@ -47,5 +47,9 @@ class StepFailed(EngineError):
     """The model could not compute this request's step."""
 
 
+class ConstraintFailed(EngineError):
+    """The output so far cannot be brought to an instance of the request's constraint."""
+
+
 class EngineDied(EngineError):
     """The scheduler thread ended by an error; nothing runs any more."""

@@ -1,8 +1,10 @@
 """The plan of one step and its outcome: all that passes between the scheduler and the model.
 
-The plan is plain data. The model reads nothing else and keeps no sequence's state but the KV cache's contents.
+The plan is plain data, of which masks of allowed ids are made while the model runs. The model reads nothing else and
+keeps no sequence's state but the KV cache's contents.
 """
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 
@@ -24,6 +26,8 @@ class Draw:
     """In [0, 1)."""
     forbidden_token_ids: tuple[int, ...] = ()
     """Ids that must not be chosen."""
+    allowed: "Future[bytes] | None" = None
+    """The ids that may be chosen, bit `i % 8` of byte `i // 8` for id i; needed once there are logits. None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Fault:
     """Why a span got no token, in words for the log; its KV entries are not to be relied on."""
 
     reason: str
+    by_request: bool = False
+    """Whether the request left no token to choose from, which says nothing of the model."""
 
 
 @dataclass(frozen=True, slots=True)

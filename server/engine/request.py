@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from itertools import count
 
+from server.engine.constraint import Constraint
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
 
@@ -101,6 +102,8 @@ class Request:
     stopping: Stopping = field(default_factory=Stopping)
     cache_salt: str = ""
     """Only requests of the same salt share KV blocks. Raises InvalidArgument where it is too long."""
+    constraint: Constraint | None = None
+    """What the output must be an instance of."""
     number: int = field(init=False, default_factory=count(1).__next__)
     """Our own name for it, unique in the process; everything inside is keyed by it."""
 

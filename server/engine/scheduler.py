@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from server.engine.block_pool import BlockPool
-from server.engine.errors import Draining, EngineError, StepFailed
+from server.engine.errors import ConstraintFailed, Draining, EngineError, StepFailed
 from server.engine.events import Event, Failure
 from server.engine.faults import step_isolating_faults
 from server.engine.load import Load, Throughput
@@ -160,7 +160,7 @@ class Scheduler:
             seq = self.running[span.slot]
             if isinstance(drawn, Fault):
                 self.pool.forget(seq.block_ids)
-                self._fail(seq, StepFailed(f"the model could not compute this request: {drawn.reason}"))
+                self._fail(seq, _error_of(seq, drawn))
                 continue
             self._mark_computed(seq, len(span.token_ids))
             if isinstance(drawn, Drawn):
@@ -275,7 +275,13 @@ class Scheduler:
 
     def _check_model_works(self, outcome: StepOutcome) -> None:
         """Raises RuntimeError where the steps have failed for everybody for so long that no request can be to blame."""
-        all_failed = all(isinstance(drawn, Fault) for drawn in outcome.draws)
+        all_failed = all(isinstance(drawn, Fault) and not drawn.by_request for drawn in outcome.draws)
         self._failed_steps = self._failed_steps + 1 if all_failed else 0
         if self._failed_steps == MAX_FAILED_STEPS:
             raise RuntimeError(f"the model failed {MAX_FAILED_STEPS} steps in a row for every sequence")
+
+
+def _error_of(seq: Sequence, fault: Fault) -> EngineError:
+    if seq.constraint_failure is not None:
+        return ConstraintFailed(f"the constraint cannot be followed any further: {seq.constraint_failure}")
+    return StepFailed(f"the model could not compute this request: {fault.reason}")

@@ -29,6 +29,8 @@ class Sequence:
         self._block_keys: list[bytes] = []
         self._model = model
         self._eos_token_ids = frozenset() if request.stopping.ignore_eos else model.eos_token_ids
+        self._constraint = None if request.constraint is None else request.constraint.start()
+        self._end_token_ids = self._eos_token_ids | (request.stopping.stop_token_ids & tokenizer.special_token_ids)
         self._stop = StopMatcher(request.stopping.stop, request.stopping.include_stop_text)
         self._detokenizer = detokenizer_for(tokenizer)
         self._unsent_ids: list[int] = []
@@ -61,6 +63,8 @@ class Sequence:
             return Finish(FinishReason.END_OF_SEQUENCE)
         if self._stop.matched is not None:
             return Finish(FinishReason.STOP_SEQUENCE, stop_sequence=self._stop.matched)
+        if self._constraint is not None and not self._end_token_ids and self._constraint.is_complete():
+            return Finish(FinishReason.END_OF_SEQUENCE)
         if self.generated_count == stopping.max_new_tokens:
             return Finish(FinishReason.MAX_NEW_TOKENS)
         if len(self.token_ids) >= self._model.max_total_tokens:
@@ -73,12 +77,15 @@ class Sequence:
         """How to choose this sequence's next token."""
         sampling, stopping = self.request.sampling, self.request.stopping
         ends_too_early = self.generated_count < stopping.min_new_tokens
+        unwanted = self._eos_token_ids | stopping.stop_token_ids if ends_too_early else frozenset[int]()
+        constraint = self._constraint
         return Draw(
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             uniform=uniform(sampling.seed, self.generated_count) if sampling.temperature > 0 else 0.0,
-            forbidden_token_ids=tuple(self._eos_token_ids | stopping.stop_token_ids) if ends_too_early else (),
+            forbidden_token_ids=tuple(unwanted) if constraint is None else (),
+            allowed=None if constraint is None else constraint.allowed(self._end_token_ids, unwanted),
         )
 
     def append(self, token_id: int, now: float) -> None:
@@ -86,9 +93,16 @@ class Sequence:
         self._first_token_at = now if self._first_token_at is None else self._first_token_at
         self.token_ids.append(token_id)
         self._unsent_ids.append(token_id)
+        if self._constraint is not None and token_id not in self._end_token_ids:
+            self._constraint.advance(token_id)
         if self._is_text(token_id):
             may_match = self.generated_count >= self.request.stopping.min_new_tokens
             self._unsent_text += self._stop.push(self._detokenizer.push(token_id), may_match=may_match)
+
+    @property
+    def constraint_failure(self) -> str | None:
+        """Why the output cannot be brought to an instance of the request's constraint, where it cannot."""
+        return None if self._constraint is None else self._constraint.failure
 
     def _is_text(self, token_id: int) -> bool:
         """An ending token's own text is output only where the request includes stop text."""

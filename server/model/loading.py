@@ -19,6 +19,7 @@ from transformers import (
 from server.engine.engine import Served
 from server.engine.model import ModelDescription
 from server.model.attention import ATTENTION
+from server.model.constraints import constraint_compiler
 from server.model.default_model import DEFAULT_MODEL, ensure_default_model
 from server.model.errors import ModelNotServable
 from server.model.generation_defaults import generation_defaults
@@ -107,7 +108,8 @@ def _load(source: "_Source", settings: ModelSettings) -> Served:
     )
     cache = KVCache(shape, blocks, settings.kv_block_size, dtype, device)
     largest = LargestSteps(settings.max_slots, settings.max_step_tokens)
-    return Served(TorchModel(transformer, cache, description, largest), tokenizer)
+    model = TorchModel(transformer, cache, description, largest)
+    return Served(model, tokenizer, constraint_compiler(tokenizer, description))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn | Fau
     logits = logits.float()
     finite = (logits.amax(-1).isfinite() & logits.amin(-1).isfinite()).tolist()
     _forbid(logits, draws)
+    _allow_only(logits, draws)
     highest, choices = logits.max(-1)
     possible = highest.isfinite().tolist()
     sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0 and finite[i] and possible[i]]
@@ -35,7 +36,7 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn | Fau
 def _outcome(token_id: int, finite: bool, possible: bool) -> Drawn | Fault:
     if not finite:
         return Fault("its logits are not finite")
-    return Drawn(token_id) if possible else Fault("every token is forbidden")
+    return Drawn(token_id) if possible else Fault("every token is forbidden", by_request=True)
 
 
 def _forbid(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
@@ -43,6 +44,17 @@ def _forbid(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
     if pairs:
         rows, token_ids = torch.tensor(pairs, device=logits.device).unbind(1)
         logits[rows, token_ids] = float("-inf")
+
+
+def _allow_only(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
+    rows = [row for row, draw in enumerate(draws) if draw.allowed is not None]
+    if not rows:
+        return
+    masks = b"".join(draw.allowed.result() for draw in draws if draw.allowed is not None)
+    packed = torch.frombuffer(bytearray(masks), dtype=torch.uint8).to(logits.device).view(len(rows), -1, 1)
+    bits = packed >> torch.arange(8, dtype=torch.uint8, device=logits.device) & 1
+    allowed = bits.flatten(1)[:, : logits.shape[-1]].bool()
+    logits[rows] = logits[rows].masked_fill(~allowed, float("-inf"))
 
 
 def _sample(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:

@@ -39,6 +39,11 @@ class TransformersTokenizer:
         self.highest_token_id = max(vocabulary.values())
 
     @property
+    def definition(self) -> str:
+        """All of it, in the tokenizers library's JSON."""
+        return self._backend.to_str()
+
+    @property
     def has_chat_template(self) -> bool:
         return self._transformers.chat_template is not None
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from google.protobuf.duration_pb2 import Duration
 from treadle.v1 import generation_pb2 as pb
 
+from server.engine.constraint import MAX_CHOICES, Choice, ConstraintSource, Grammar, JsonObject, JsonSchema, Regex
 from server.engine.engine import Served
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
@@ -35,6 +36,7 @@ def request(message: pb.GenerateRequest, request_id: str, arrived_at: float, ser
     chosen = sampling(message.sampling, model.sampling_defaults)
     criteria = stopping(message.stopping)
     prompt = _prompt_token_ids(message, served)
+    asked = constraint(message.constraint) if message.HasField("constraint") else None
     if criteria.max_new_tokens is None:
         criteria = replace(criteria, max_new_tokens=_default_max_new_tokens(model, len(prompt)))
     return Request(
@@ -45,6 +47,7 @@ def request(message: pb.GenerateRequest, request_id: str, arrived_at: float, ser
         arrived_at=arrived_at,
         stopping=criteria,
         cache_salt=message.cache_salt,
+        constraint=None if asked is None else served.constraints.compile(asked),
     )
 
 
@@ -70,6 +73,23 @@ def stopping(message: pb.StoppingCriteria) -> Stopping:
         include_stop_text=message.include_stop_text,
         time_limit=_seconds("stopping.time_limit", message.time_limit) if message.HasField("time_limit") else None,
     )
+
+
+def constraint(message: pb.Constraint) -> ConstraintSource:
+    match message.WhichOneof("kind"):
+        case "json_schema":
+            return JsonSchema(message.json_schema)
+        case "json_object":
+            return JsonObject()
+        case "regex":
+            return Regex(message.regex)
+        case "grammar":
+            return Grammar(message.grammar)
+        case "choice":
+            _check_count("constraint.choice", len(message.choice.choices), MAX_CHOICES)
+            return Choice(tuple(message.choice.choices))
+        case _:
+            raise InvalidArgument("constraint", "unset", "one of its kinds must be set")
 
 
 def chat(message: pb.Chat) -> tuple[ChatMessage, ...]:

@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from server.engine.errors import (
     ChatTemplateMissing,
+    ConstraintFailed,
     Draining,
     DuplicateRequestId,
     EngineDied,
@@ -58,6 +59,7 @@ ANSWERS: Mapping[type[Exception], Answer] = MappingProxyType(
         Draining: Answer(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_after=1),
         EngineDied: Answer(grpc.StatusCode.UNAVAILABLE, "ENGINE_DIED", retry_after=5),
         StepFailed: Answer(grpc.StatusCode.INTERNAL, "STEP_FAILED"),
+        ConstraintFailed: Answer(grpc.StatusCode.INTERNAL, "CONSTRAINT_FAILED"),
         EndedWithoutResult: Answer(grpc.StatusCode.INTERNAL, "ENDED_WITHOUT_RESULT"),
     }
 )

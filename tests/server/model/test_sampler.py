@@ -56,7 +56,7 @@ def test_every_row_gets_the_reference_s_choice(rows: list[tuple[list[float], Dra
     for outcome, (logits, draw) in zip(outcomes, rows, strict=True):
         expected = acceptable_choices(logits, draw)
         if expected is None:
-            assert outcome == Fault("every token is forbidden")
+            assert outcome == Fault("every token is forbidden", by_request=True)
         else:
             assert isinstance(outcome, Drawn)
             assert outcome.token_id in expected
