@@ -33,6 +33,12 @@ class TLS:
         return grpc.ssl_channel_credentials(self.root_certificates, self.private_key, self.certificate_chain)
 
 
+def check_token(token: str | None) -> None:
+    """Raises ValueError, without saying the token, for what a header cannot carry."""
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise ValueError("the token must be printable ASCII on one line")
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """A server's address and how to talk to it."""
@@ -47,6 +53,9 @@ class Connection:
     """Sent with every call."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     """Most bytes of a message in either direction."""
+
+    def __post_init__(self) -> None:
+        check_token(self.token)
 
     def options(self) -> tuple[tuple[str, str | int], ...]:
         name = None if self.tls is None else self.tls.server_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.cli.exit_status import EXPLANATION
-from treadle.connection import DEFAULT_TARGET, TLS
+from treadle.connection import DEFAULT_TARGET, TLS, check_token
 from treadle.requests import GenerateOptions
 from treadle.version import __version__
 
@@ -34,6 +34,7 @@ def parse(argv: Sequence[str] | None) -> Arguments:
     given = parser.parse_args(argv)
     try:
         tls = _tls(given)
+        check_token(given.token)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     return Arguments(
@@ -115,9 +116,7 @@ def _add_generation(parser: argparse.ArgumentParser) -> None:
     stopping = parser.add_argument_group("stopping")
     stopping.add_argument("--max-new-tokens", type=int, default=absent, metavar="N", help="most tokens to generate")
     stopping.add_argument("--min-new-tokens", type=int, default=absent, metavar="N", help="fewest tokens to generate")
-    stopping.add_argument(
-        "--stop", action="append", default=absent, metavar="TEXT", help="end at this; may be repeated"
-    )
+    stopping.add_argument("--stop", action="append", default=absent, metavar="TEXT", help="end at this; repeatable")
     stopping.add_argument(
         "--stop-token-id",
         action="append",
@@ -125,7 +124,7 @@ def _add_generation(parser: argparse.ArgumentParser) -> None:
         default=absent,
         dest="stop_token_ids",
         metavar="ID",
-        help="end at this token; may be repeated",
+        help="end at this token; repeatable",
     )
     stopping.add_argument("--ignore-eos", action="store_true", default=absent, help="go on past the model's end")
     stopping.add_argument("--include-stop-text", action="store_true", default=absent, help="keep what stopped it")
@@ -138,7 +137,7 @@ def _add_generation(parser: argparse.ArgumentParser) -> None:
         "--cache-salt",
         default=absent,
         metavar="SALT",
-        help="share cached prompts only with requests that have the same",
+        help="share cached prompts only within the same salt",
     )
 
 

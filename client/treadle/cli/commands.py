@@ -1,14 +1,11 @@
 """One function a command."""
 
-import sys
-
-from treadle.chat import ChatMessage
 from treadle.cli.arguments import Arguments
-from treadle.cli.conversation import answer, converse
+from treadle.cli.conversation import Conversation, answer, converse
 from treadle.cli.exit_status import ExitStatus
 from treadle.cli.printing import print_json, print_record
+from treadle.cli.standard_input import read_all
 from treadle.client import Client
-from treadle.errors import InvalidRequest
 from treadle.server_info import Health
 
 
@@ -35,11 +32,7 @@ def generate(client: Client, arguments: Arguments) -> ExitStatus:
 def chat(client: Client, arguments: Arguments) -> ExitStatus:
     if arguments.text is None:
         return converse(client, arguments)
-    messages = [ChatMessage("user", _text(arguments))]
-    if arguments.system is not None:
-        messages.insert(0, ChatMessage("system", arguments.system))
-    stream = client.generate(chat=messages, timeout=arguments.timeout, **arguments.options)
-    answer(stream, as_json=arguments.json)
+    Conversation(client, arguments).say(_text(arguments))
     return ExitStatus.OK
 
 
@@ -73,11 +66,5 @@ def health(client: Client, arguments: Arguments) -> ExitStatus:
 
 
 def _text(arguments: Arguments) -> str:
-    """Raises InvalidRequest for standard input that is not UTF-8."""
     assert arguments.text is not None
-    if arguments.text != "-":
-        return arguments.text
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"standard input is not UTF-8: {error}") from error
+    return read_all() if arguments.text == "-" else arguments.text

@@ -6,9 +6,11 @@ from treadle.chat import ChatMessage
 from treadle.cli.arguments import Arguments
 from treadle.cli.exit_status import ExitStatus
 from treadle.cli.printing import print_error, print_event, print_piece
+from treadle.cli.standard_input import read_line
 from treadle.client import Client
 from treadle.errors import TreadleError
 from treadle.events import Tokens
+from treadle.requests import GenerateOptions
 from treadle.stream import GenerationStream
 
 
@@ -44,7 +46,8 @@ class Conversation:
         """Writes the answer as it comes. An answer that fails or that Ctrl-C ends is forgotten, and so is `message`."""
         turn = ChatMessage("user", message)
         arguments = self._arguments
-        stream = self._client.generate(chat=[*self._said, turn], timeout=arguments.timeout, **arguments.options)
+        options: GenerateOptions = {**arguments.options, "chat": [*self._said, turn]}
+        stream = self._client.generate(timeout=arguments.timeout, **options)
         text = answer(stream, as_json=arguments.json)
         self._said += [turn, ChatMessage("assistant", text)]
 
@@ -54,7 +57,7 @@ def converse(client: Client, arguments: Arguments) -> ExitStatus:
     conversation = Conversation(client, arguments)
     is_terminal = sys.stdin.isatty()
     while True:
-        message = _read_line("> " if is_terminal else "")
+        message = read_line("> " if is_terminal else "")
         if message is None:
             return ExitStatus.OK
         if not message.strip():
@@ -67,11 +70,3 @@ def converse(client: Client, arguments: Arguments) -> ExitStatus:
             if not is_terminal:
                 raise
             print_error(error, arguments.address, as_json=arguments.json)
-
-
-def _read_line(prompt: str) -> str | None:
-    """None at the end of the input."""
-    try:
-        return input(prompt)
-    except EOFError:
-        return None
