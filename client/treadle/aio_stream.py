@@ -36,6 +36,7 @@ class AsyncGenerationStream:
         self._progress = Progress()
         self._is_read = False
         self._cancelled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._call = start(attempts.begin())
 
     @property
@@ -71,6 +72,11 @@ class AsyncGenerationStream:
 
     async def __aexit__(self, *_: object) -> None:
         self.cancel()
+
+    def __del__(self) -> None:
+        """May run on any thread, and after the loop."""
+        if hasattr(self, "_call") and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._call.cancel)
 
     async def _events(self) -> AsyncIterator[Event]:
         try:

@@ -65,6 +65,8 @@ def converse(client: Client, arguments: Arguments) -> ExitStatus:
         try:
             conversation.say(message)
         except KeyboardInterrupt:
+            if not is_terminal:
+                raise
             print("(interrupted)", file=sys.stderr)
         except TreadleError as error:
             if not is_terminal:
