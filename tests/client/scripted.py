@@ -1,6 +1,7 @@
 """A server that does what a test's script says, and remembers what it was asked."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -159,6 +160,13 @@ class ScriptedServer:
 
     def play(self, *scripts: Script) -> None:
         self.servicer.play(*scripts)
+
+    def wait_for_call(self) -> Asked:
+        deadline = time.monotonic() + PATIENCE
+        while not self.asked:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return self.asked[0]
 
     def stop(self) -> None:
         self.server.stop(None).wait(PATIENCE)

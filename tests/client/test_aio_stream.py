@@ -22,12 +22,6 @@ async def ended(server: ScriptedServer) -> bool:
     return await asyncio.to_thread(server.asked[0].ended.wait, PATIENCE)
 
 
-async def asked(server: ScriptedServer) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not server.asked:
-            await asyncio.sleep(0.005)
-
-
 async def test_break_ends_the_work_even_while_the_stream_is_held(client: AsyncClient, server: ScriptedServer) -> None:
     stream = client.generate("hi")
     async for _ in stream:
@@ -56,7 +50,7 @@ async def test_leaving_the_with_block_ends_the_work(client: AsyncClient, server:
 
 async def test_dropping_the_stream_unread_ends_the_work(client: AsyncClient, server: ScriptedServer) -> None:
     stream = client.generate("hi")
-    await asked(server)
+    await asyncio.to_thread(server.wait_for_call)
     del stream
     gc.collect()
     assert await ended(server)
@@ -70,7 +64,7 @@ async def test_cancelling_the_task_that_reads_ends_the_work(client: AsyncClient,
             pass
 
     task = asyncio.create_task(read())
-    await asked(server)
+    await asyncio.to_thread(server.wait_for_call)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -13,7 +13,7 @@ import pytest
 import treadle
 from treadle import AsyncClient, ChatMessage, Client, FinishReason, Health, RetryPolicy
 
-from tests.client.cli.command import Command, interrupt
+from tests.client.cli.command import Command, end, interrupt
 from tests.client.scripted import PATIENCE
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -175,6 +175,21 @@ def test_a_server_that_dies_in_a_stream_is_unavailable_and_not_asked_again() -> 
                 list(stream)
     finally:
         server.stop()
+
+
+def test_a_server_that_dies_under_the_command_is_one_plain_line() -> None:
+    server = ServerProcess.start()
+    try:
+        process = Command(server.address).start("generate", "hello", "--ignore-eos", "--json")
+        assert process.stdout is not None
+        process.stdout.readline()
+        server.popen.kill()
+        ended = end(process)
+    finally:
+        server.stop()
+    assert ended.status == 4
+    assert ended.err.count("\n") == 1
+    assert json.loads(ended.err)["error"] == "Unavailable"
 
 
 def test_a_server_whose_model_still_loads_is_unavailable_for_now() -> None:

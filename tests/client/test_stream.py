@@ -62,9 +62,7 @@ def test_leaving_the_with_block_ends_the_work(client: Client, server: ScriptedSe
 
 def test_dropping_the_stream_unread_ends_the_work(client: Client, server: ScriptedServer) -> None:
     stream = client.generate("hi")
-    first = threading.Event()
-    while not server.asked:
-        first.wait(0.005)
+    server.wait_for_call()
     del stream
     gc.collect()
     assert ended(server)

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from treadle.cli.arguments import parse
 from treadle.cli.commands import run
@@ -15,6 +16,10 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
+    # gRPC's own log would come between the user and our one line; who wants it sets the variable.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to end
     try:
         status = run(arguments)
         sys.stdout.flush()

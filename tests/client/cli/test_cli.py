@@ -55,8 +55,7 @@ def test_text_is_written_as_it_comes(command: Command, server: ScriptedServer) -
 def test_ctrl_c_while_nothing_comes_ends_the_work(command: Command, server: ScriptedServer) -> None:
     server.play(silent)
     process = command.start("generate", "hi")
-    while not server.asked:
-        pass
+    server.wait_for_call()
     interrupt(process)
     ended = end(process)
     assert (ended.status, ended.err) == (130, "")
@@ -221,6 +220,12 @@ def test_wrong_usage_is_said_with_status_2(command: Command, arguments: list[str
 def test_help_explains_the_exit_statuses(command: Command) -> None:
     ended = command.run("generate", "--help")
     assert "exit status:\n  0    done" in ended.out
+
+
+def test_a_character_that_the_output_lacks_is_replaced(command: Command, server: ScriptedServer) -> None:
+    server.play(answers("caf\u00e9"))
+    ended = command.run("generate", "hi", PYTHONIOENCODING="ascii")
+    assert (ended.status, ended.out) == (0, "caf?\n")
 
 
 def test_the_version_is_said(command: Command) -> None:
