@@ -19,7 +19,8 @@ def step_isolating_faults(model: Model, plan: StepPlan) -> StepOutcome:
     except Exception as error:
         if len(plan.spans) == 1:
             log.exception("step failed for one sequence")
-            return StepOutcome((Fault(f"{type(error).__name__}: {error}"),))
+            # Not the message, which may tell a client of paths and shapes; the log has it.
+            return StepOutcome((Fault(f"its step raised {type(error).__name__}"),))
         log.warning("step of %d sequences failed, splitting it: %s: %s", len(plan.spans), type(error).__name__, error)
     half = len(plan.spans) // 2
     first = step_isolating_faults(model, StepPlan(plan.spans[:half]))

@@ -26,7 +26,10 @@ class Load:
 
 
 class Throughput:
-    """Counts generated tokens, in total and over the last WINDOW seconds."""
+    """Counts generated tokens, in total and over the last WINDOW seconds.
+
+    One thread adds; any thread reads, and changes nothing by it.
+    """
 
     def __init__(self) -> None:
         self.total = 0
@@ -37,12 +40,9 @@ class Throughput:
         if self._seconds and self._seconds[-1][0] == int(now):
             count += self._seconds.pop()[1]
         self._seconds.append((int(now), count))
-        self._forget(now)
+        while self._seconds[0][0] <= now - WINDOW:
+            self._seconds.popleft()
 
     def per_second(self, now: float) -> float:
-        self._forget(now)
-        return sum(count for _, count in self._seconds) / WINDOW
-
-    def _forget(self, now: float) -> None:
-        while self._seconds and self._seconds[0][0] <= now - WINDOW:
-            self._seconds.popleft()
+        counts = tuple(self._seconds)  # in one go: iterating would meet the other thread's changes
+        return sum(count for second, count in counts if second > now - WINDOW) / WINDOW

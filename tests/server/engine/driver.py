@@ -1,18 +1,20 @@
-"""Runs a real Scheduler over a FakeModel on the test's own thread, with arrivals and cancellations at chosen steps."""
+"""Runs a real Scheduler on the test's own thread, with arrivals and cancellations at chosen steps."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from server.engine.events import Event, Failure, Finish, FinishReason, Result, Started, Tokens
-from server.engine.model import ModelDescription
-from server.engine.plan import Draw, StepPlan
+from server.engine.model import Model, ModelDescription
+from server.engine.plan import Draw, StepOutcome, StepPlan
 from server.engine.queue import RequestQueue
 from server.engine.request import Request, Sampling, Stopping
 from server.engine.scheduler import Delivery, Scheduler
 from server.engine.seeding import uniform
-from tests.server.fakes import EOS, FakeModel, FakeTokenizer, next_token
+from server.engine.tokenizer import Tokenizer
+from tests.server.fakes import EOS, FakeTokenizer, next_token
 
+FAKE_TOKENIZER = FakeTokenizer()
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
@@ -95,25 +97,44 @@ class Heard:
         assert starts == [0] or (not starts and (cancelled or isinstance(self.events[0], Failure)))
 
 
+class _Watched:
+    """A model that tells the driver of each step before it takes it."""
+
+    def __init__(self, model: Model, before_step: Callable[[StepPlan], None]) -> None:
+        self._model, self._before_step = model, before_step
+
+    @property
+    def description(self) -> ModelDescription:
+        return self._model.description
+
+    def step(self, plan: StepPlan) -> StepOutcome:
+        self._before_step(plan)
+        return self._model.step(plan)
+
+    def warm_up(self) -> None:
+        self._model.warm_up()
+
+
 class Driver:
     """`serve` runs the scheduler's own loop until everything that was to arrive has come and gone."""
 
     def __init__(
         self,
-        model: FakeModel,
+        model: Model,
         max_slots: int = 4,
         max_step_tokens: int = 16,
         max_waiting: int = 1000,
         prefix_cache: bool = True,
+        tokenizer: Tokenizer = FAKE_TOKENIZER,
     ) -> None:
-        self.model = model
         self.step = 0
         self.heard: dict[int, Heard] = {}
         self.deliver_calls = 0
-        self._user_hook = model.before_step
-        model.before_step = self._before_step
+        self.preempted: set[int] = set()
         queue = _Queue(self, max_slots + max_waiting)
-        self.scheduler = Scheduler(model, FakeTokenizer(), queue, self._hear, max_slots, max_step_tokens, prefix_cache)
+        self.scheduler = Scheduler(
+            _Watched(model, self._before_step), tokenizer, queue, self._hear, max_slots, max_step_tokens, prefix_cache
+        )
         self._arrivals: list[Arrival] = []
 
     def serve(self, *arrivals: Arrival | Request) -> list[Heard]:
@@ -148,8 +169,8 @@ class Driver:
         return not self._arrivals
 
     def _before_step(self, plan: StepPlan) -> None:
-        self._user_hook(plan)
         self.scheduler.check_integrity()
+        self.preempted.update(seq.request.number for seq in self.scheduler.waiting if seq.generated_count)
         assert sum(len(span.token_ids) for span in plan.spans) <= self.scheduler.max_step_tokens
         self.step += 1
         self.arrive()

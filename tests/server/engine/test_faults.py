@@ -17,7 +17,7 @@ def test_exactly_the_faulty_spans_get_a_fault_and_the_others_their_tokens(count:
     plan = StepPlan(tuple(Span(i, 0, (i, i), (i,), GREEDY) for i in range(count)))
     outcome = step_isolating_faults(FakeModel(before_step=poison), plan)
     for slot, drawn in enumerate(outcome.draws):
-        expected = Fault("RuntimeError: poison") if slot in faulty else Drawn(next_token([slot, slot], GREEDY))
+        expected = Fault("its step raised RuntimeError") if slot in faulty else Drawn(next_token([slot, slot], GREEDY))
         assert drawn == expected
 
 

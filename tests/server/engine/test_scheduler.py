@@ -194,7 +194,6 @@ def test_a_sequence_that_breaks_every_step_it_is_in_ends_alone_and_the_others_ke
     model = FakeModel(before_step=poison)
     good = [request([i] * 3, Stopping(max_new_tokens=6, stop_token_ids=frozenset({13}))) for i in range(3)]
     driver = Driver(model)
-    driver._user_hook = poison
     bad = request([1, 13], Stopping(max_new_tokens=6))
     heard = driver.serve(*good[:2], bad, good[2])
     for req, one in zip(good, [heard[0], heard[1], heard[3]], strict=True):
@@ -221,8 +220,8 @@ def test_a_budget_that_would_starve_a_slot_is_refused() -> None:
 
 def test_the_load_counts_what_runs_and_what_waits() -> None:
     seen = []
-    driver = Driver(FakeModel(), max_slots=2)
-    driver._user_hook = lambda plan: seen.append(driver.scheduler.load())
+    model = FakeModel(before_step=lambda plan: seen.append(driver.scheduler.load()))
+    driver = Driver(model, max_slots=2)
     driver.serve(*[request([i], Stopping(max_new_tokens=3, ignore_eos=True)) for i in range(5)])
     assert (seen[0].running, seen[0].waiting, seen[0].kv_blocks_used) == (2, 3, 2)
     idle = driver.scheduler.load()

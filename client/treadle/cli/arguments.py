@@ -1,0 +1,169 @@
+"""The command line, as a typed value."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from treadle.cli.exit_status import EXPLANATION
+from treadle.connection import DEFAULT_TARGET, TLS, check_token
+from treadle.requests import GenerateOptions
+from treadle.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the user asked for."""
+
+    command: str
+    address: str
+    tls: TLS | None
+    token: str | None
+    timeout: float | None
+    json: bool
+    text: str | None
+    """The prompt, message or text; "-" stands for standard input, None for none given."""
+    system: str | None
+    options: GenerateOptions
+
+
+def parse(argv: Sequence[str] | None) -> Arguments:
+    """Ends the process with status 2 and a line on standard error where the command line is wrong."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    try:
+        tls = _tls(given)
+        check_token(given.token)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    return Arguments(
+        command=given.command,
+        address=given.address,
+        tls=tls,
+        token=given.token,
+        timeout=given.timeout,
+        json=given.json,
+        text=getattr(given, "text", None),
+        system=getattr(given, "system", None),
+        options=_options(given),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="treadle",
+        description="Talk to a Treadle text-generation server.",
+        epilog=EXPLANATION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"treadle {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    generate = _add(commands, "generate", "continue a prompt, streaming the text")
+    generate.add_argument("text", metavar="PROMPT", help="the text to continue; - reads standard input as it is")
+    _add_generation(generate)
+    chat = _add(commands, "chat", "talk with the model, streaming its answers; Ctrl-C ends an answer, then the talk")
+    chat.add_argument("text", metavar="MESSAGE", nargs="?", help="answer this and leave; - reads standard input")
+    chat.add_argument("--system", metavar="TEXT", help="the system message")
+    _add_generation(chat)
+    tokenize = _add(commands, "tokenize", "show a text as the model sees it")
+    tokenize.add_argument("text", metavar="TEXT", help="- reads standard input as it is")
+    _add(commands, "model", "describe the model that is served")
+    _add(commands, "load", "say how busy the server is")
+    _add(commands, "health", "say whether the server serves; exits with status 4 where it does not")
+    return parser
+
+
+def _add(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=EXPLANATION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    server = parser.add_argument_group("server")
+    default = os.environ.get("TREADLE_ADDRESS") or DEFAULT_TARGET
+    server.add_argument(
+        "--address", default=default, help="host:port, or any gRPC target (env TREADLE_ADDRESS; %(default)s)"
+    )
+    server.add_argument("--tls", action="store_true", help="encrypt; implied by the other --tls options")
+    server.add_argument("--tls-ca", metavar="FILE", help="PEM file of the authorities to trust")
+    server.add_argument("--tls-cert", metavar="FILE", help="PEM file of the client's certificate; needs --tls-key")
+    server.add_argument("--tls-key", metavar="FILE", help="PEM file of the client's private key")
+    server.add_argument("--tls-server-name", metavar="NAME", help="the name the server's certificate must bear")
+    server.add_argument(
+        "--token",
+        default=os.environ.get("TREADLE_TOKEN") or None,
+        help="bearer token (env TREADLE_TOKEN, which others on this machine cannot read)",
+    )
+    server.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="give up after this long, with an error")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object a line, errors on standard error")
+    return parser
+
+
+def _add_generation(parser: argparse.ArgumentParser) -> None:
+    """The names are those of GenerateOptions; what is not given is absent, and the server decides."""
+    absent = argparse.SUPPRESS
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument("--temperature", type=float, default=absent, help="0 takes the most probable token")
+    sampling.add_argument("--top-p", type=float, default=absent, help="keep the most probable that sum to this")
+    sampling.add_argument("--top-k", type=int, default=absent, help="keep this many of the most probable; 0 keeps all")
+    sampling.add_argument("--seed", type=int, default=absent, help="get the same tokens again")
+    stopping = parser.add_argument_group("stopping")
+    stopping.add_argument("--max-new-tokens", type=int, default=absent, metavar="N", help="most tokens to generate")
+    stopping.add_argument("--min-new-tokens", type=int, default=absent, metavar="N", help="fewest tokens to generate")
+    stopping.add_argument("--stop", action="append", default=absent, metavar="TEXT", help="end at this; repeatable")
+    stopping.add_argument(
+        "--stop-token-id",
+        action="append",
+        type=int,
+        default=absent,
+        dest="stop_token_ids",
+        metavar="ID",
+        help="end at this token; repeatable",
+    )
+    stopping.add_argument("--ignore-eos", action="store_true", default=absent, help="go on past the model's end")
+    stopping.add_argument("--include-stop-text", action="store_true", default=absent, help="keep what stopped it")
+    stopping.add_argument(
+        "--time-limit", type=float, default=absent, metavar="SECONDS", help="end after this long with what there is"
+    )
+    request = parser.add_argument_group("request")
+    request.add_argument("--request-id", default=absent, metavar="ID", help="the request's name in the server's logs")
+    request.add_argument(
+        "--cache-salt",
+        default=absent,
+        metavar="SALT",
+        help="share cached prompts only within the same salt",
+    )
+
+
+def _options(given: argparse.Namespace) -> GenerateOptions:
+    options = GenerateOptions()
+    for name in GenerateOptions.__annotations__:
+        if hasattr(given, name):
+            options[name] = getattr(given, name)  # type: ignore[literal-required] # from the TypedDict's own names
+    return options
+
+
+def _tls(given: argparse.Namespace) -> TLS | None:
+    """Raises OSError for a file that cannot be read, ValueError for a certificate or key without the other."""
+    if not (given.tls or given.tls_ca or given.tls_cert or given.tls_key or given.tls_server_name):
+        return None
+    if bool(given.tls_cert) != bool(given.tls_key):
+        raise ValueError("--tls-cert and --tls-key need each other")
+    return TLS(_read(given.tls_ca), _read(given.tls_cert), _read(given.tls_key), given.tls_server_name)
+
+
+def _read(path: str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"is {text}: must be above 0 and finite")
+    return value

@@ -1,0 +1,70 @@
+"""One function a command."""
+
+from treadle.cli.arguments import Arguments
+from treadle.cli.conversation import Conversation, answer, converse
+from treadle.cli.exit_status import ExitStatus
+from treadle.cli.printing import print_json, print_record
+from treadle.cli.standard_input import read_all
+from treadle.client import Client
+from treadle.server_info import Health
+
+
+def run(arguments: Arguments) -> ExitStatus:
+    """Raises TreadleError, KeyboardInterrupt and BrokenPipeError."""
+    commands = {
+        "generate": generate,
+        "chat": chat,
+        "tokenize": tokenize,
+        "model": model,
+        "load": load,
+        "health": health,
+    }
+    with Client(arguments.address, tls=arguments.tls, token=arguments.token) as client:
+        return commands[arguments.command](client, arguments)
+
+
+def generate(client: Client, arguments: Arguments) -> ExitStatus:
+    stream = client.generate(_text(arguments), timeout=arguments.timeout, **arguments.options)
+    answer(stream, as_json=arguments.json)
+    return ExitStatus.OK
+
+
+def chat(client: Client, arguments: Arguments) -> ExitStatus:
+    if arguments.text is None:
+        return converse(client, arguments)
+    Conversation(client, arguments).say(_text(arguments))
+    return ExitStatus.OK
+
+
+def tokenize(client: Client, arguments: Arguments) -> ExitStatus:
+    tokenization = client.tokenize(_text(arguments), timeout=arguments.timeout)
+    if arguments.json:
+        print_json({"token_ids": tokenization.token_ids, "tokens": tokenization.tokens})
+    else:
+        for token_id, token in zip(tokenization.token_ids, tokenization.tokens, strict=True):
+            print(f"{token_id:>8}  {token}")
+    return ExitStatus.OK
+
+
+def model(client: Client, arguments: Arguments) -> ExitStatus:
+    print_record(client.model(timeout=arguments.timeout), as_json=arguments.json)
+    return ExitStatus.OK
+
+
+def load(client: Client, arguments: Arguments) -> ExitStatus:
+    print_record(client.load(timeout=arguments.timeout), as_json=arguments.json)
+    return ExitStatus.OK
+
+
+def health(client: Client, arguments: Arguments) -> ExitStatus:
+    status = client.health(timeout=arguments.timeout)
+    if arguments.json:
+        print_json({"status": status.value})
+    else:
+        print(status.value.replace("_", " "))
+    return ExitStatus.OK if status is Health.SERVING else ExitStatus.UNAVAILABLE
+
+
+def _text(arguments: Arguments) -> str:
+    assert arguments.text is not None
+    return read_all() if arguments.text == "-" else arguments.text

@@ -1,0 +1,127 @@
+"""The client for ordinary code; `aio` has the one for asyncio."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Self, TypeVar, Unpack
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from treadle import from_wire, requests
+from treadle.chat import ChatMessage
+from treadle.connection import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, TLS, Connection
+from treadle.events import Completion
+from treadle.requests import GenerateOptions
+from treadle.retry import DEFAULT_RETRY, NO_RETRY, Attempts, RetryPolicy
+from treadle.server_info import Health, Load, ModelInfo
+from treadle.statuses import error_from
+from treadle.stream import GenerationStream, ResponseCall
+from treadle.tokenization import Tokenization
+from treadle.v1 import generation_pb2 as pb
+from treadle.v1.generation_pb2_grpc import GenerationServiceStub
+
+Q = TypeVar("Q")
+P = TypeVar("P")
+
+
+class Client:
+    """A connection to a Treadle server, for any number of calls from any number of threads.
+
+    Every method takes `timeout`, the most seconds it may last in all, and raises TreadleError. What the server did not
+    begin because it could not be reached or was too busy is tried again, as `retry` says.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        tls: TLS | None = None,
+        token: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        retry: RetryPolicy = DEFAULT_RETRY,
+    ) -> None:
+        """The connection is made by the first call. For the parameters see `Connection`."""
+        connection = Connection(target, tls, token, metadata or {}, max_message_bytes)
+        self._retry, self._metadata = retry, connection.call_metadata()
+        if tls is None:
+            self._channel = grpc.insecure_channel(target, connection.options())
+        else:
+            self._channel = grpc.secure_channel(target, tls.credentials(), connection.options())
+        self._stub = GenerationServiceStub(self._channel)
+        self._health = HealthStub(self._channel)
+
+    def close(self) -> None:
+        """Ends all calls and the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def generate(
+        self, prompt: str | None = None, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerationStream:
+        """Generates from `prompt`, `chat=[...]` or `prompt_token_ids=[...]`; for the rest see `GenerateOptions`."""
+        request = requests.generate(prompt, **options)
+
+        def start(remaining: float | None) -> ResponseCall:
+            return self._stub.Generate(request, timeout=remaining, metadata=self._metadata)
+
+        return GenerationStream(start, Attempts(self._retry, timeout))
+
+    def complete(
+        self, prompt: str | None = None, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
+    ) -> Completion:
+        """As `generate`, answered once, at the end."""
+        request = pb.CompleteRequest(generate=requests.generate(prompt, **options))
+        return from_wire.completion(self._answer(self._stub.Complete, request, timeout))
+
+    def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        chat: Sequence[ChatMessage | Mapping[str, str]] | None = None,
+        timeout: float | None = None,
+    ) -> Tokenization:
+        """The tokens of a prompt or, through the model's template, of a chat."""
+        request = requests.tokenize(text, chat)
+        return from_wire.tokenization(self._answer(self._stub.Tokenize, request, timeout))
+
+    def detokenize(
+        self, token_ids: Sequence[int], *, keep_special_tokens: bool = False, timeout: float | None = None
+    ) -> str:
+        """The text of token ids."""
+        request = requests.detokenize(token_ids, keep_special_tokens)
+        return self._answer(self._stub.Detokenize, request, timeout).text
+
+    def model(self, *, timeout: float | None = None) -> ModelInfo:
+        """The model that is served, its limits and its defaults."""
+        return from_wire.model_info(self._answer(self._stub.GetModel, pb.GetModelRequest(), timeout))
+
+    def load(self, *, timeout: float | None = None) -> Load:
+        """How busy the server is now."""
+        return from_wire.load(self._answer(self._stub.GetLoad, pb.GetLoadRequest(), timeout))
+
+    def health(self, service: str = "", *, timeout: float | None = None) -> Health:
+        """Whether the server serves: "" asks for all of it, "liveness" for whether it makes progress. Not retried."""
+        request = health_pb2.HealthCheckRequest(service=service)
+        return from_wire.health(self._answer(self._health.Check, request, timeout, NO_RETRY))
+
+    def _answer(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[Q, P]",
+        request: Q,
+        timeout: float | None,
+        retry: RetryPolicy | None = None,
+    ) -> P:
+        attempts = Attempts(retry or self._retry, timeout)
+        while True:
+            try:
+                return method(request, timeout=attempts.begin(), metadata=self._metadata)
+            except grpc.RpcError as error:
+                pause = attempts.pause_after(error_from(error))
+            time.sleep(pause)

@@ -1,0 +1,81 @@
+"""What a server says of itself: its model, its load, its health."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+
+class Health(Enum):
+    """An answer of the standard health service, grpc.health.v1."""
+
+    SERVING = "serving"
+    NOT_SERVING = "not_serving"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The model's special tokens."""
+
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may ask for."""
+
+    max_total_tokens: int
+    """Most tokens of a prompt and its generation together."""
+    max_slots: int
+    max_waiting: int
+    max_stop_sequences: int
+    max_stop_sequence_length: int
+    max_stop_token_ids: int
+    max_message_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What an option that is not given means."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int | None
+    """None: as many as fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model that is served."""
+
+    id: str
+    architecture: str
+    context_length: int
+    vocabulary_size: int
+    weight_type: str
+    device: str
+    has_chat_template: bool
+    special_tokens: SpecialTokens
+    limits: Limits
+    defaults: Defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the server is now."""
+
+    running: int
+    waiting: int
+    slots: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    kv_blocks_total: int
+    kv_block_size: int
+    tokens_per_second: float
+    """Over the last ten seconds."""
+    tokens_generated: int
+    since: datetime
+    """When the server became ready, in UTC."""

@@ -1,0 +1,73 @@
+"""The real model under the real scheduler: what a request gets, whatever happens around it."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel
+
+from server.engine.engine import Served
+from server.engine.events import Started
+from server.engine.request import Request, Sampling, Stopping
+from server.model.default_model import DEFAULT_MODEL
+from server.model.loading import ModelSettings, load_served
+from tests.server.engine.driver import GREEDY, Arrival, Driver, request
+from tests.server.model.driver import generate_by_transformers
+
+NEW_TOKENS = 24
+STOPPING = Stopping(max_new_tokens=NEW_TOKENS, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def cramped(cache: Path) -> Served:
+    """The default model with a KV cache of 320 tokens, so that sequences preempt each other."""
+    return load_served(ModelSettings(DEFAULT_MODEL, cache, device="cpu", kv_memory=320 * 46080, kv_block_size=4))
+
+
+def random_requests(seed: int, sampling: Callable[[int], Sampling]) -> list[Request]:
+    rng = random.Random(seed)
+    lengths = [1, 5, 16, 33, 70, 110]
+    return [request([rng.randrange(3, 40_000) for _ in range(n)], STOPPING, sampling(n)) for n in lengths]
+
+
+def serve_in_turmoil(served: Served, asked: list[Request], seed: int) -> tuple[list[list[int]], int]:
+    """Each request's tokens when they arrive over time, with others that leave; and how many were preempted."""
+    rng = random.Random(seed)
+    others = [
+        Arrival(
+            request([rng.randrange(3, 40_000) for _ in range(40)], STOPPING), rng.randrange(20), rng.randrange(3, 30)
+        )
+        for _ in range(4)
+    ]
+    steps = [Arrival(one, at_step=rng.randrange(8)) for one in asked]
+    driver = Driver(served.model, max_slots=6, max_step_tokens=48, tokenizer=served.tokenizer)
+    heard = driver.serve(*steps, *others)[: len(asked)]
+    for one in heard:
+        one.check_shape()
+        assert sum(isinstance(event, Started) for event in one.events) == 1
+    return [one.token_ids for one in heard], len(driver.preempted)
+
+
+def test_greedy_output_is_that_of_generate_whatever_joins_leaves_is_preempted_or_cancelled(
+    cramped: Served, reference: PreTrainedModel
+) -> None:
+    asked = random_requests(1, lambda _: GREEDY)
+    tokens, preemptions = serve_in_turmoil(cramped, asked, seed=2)
+    assert preemptions > 0
+    for one, got in zip(asked, tokens, strict=True):
+        assert got == generate_by_transformers(reference, one.prompt_token_ids, NEW_TOKENS)
+
+
+def test_seeded_sampling_gives_the_same_tokens_alone_and_in_any_company(cramped: Served) -> None:
+    def sampling(seed: int) -> Sampling:
+        return Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=seed)
+
+    asked = random_requests(3, sampling)
+    alone = []
+    for one in random_requests(3, sampling):
+        (heard,) = Driver(cramped.model, max_slots=1, tokenizer=cramped.tokenizer).serve(one)
+        alone.append(heard.token_ids)
+    tokens, preemptions = serve_in_turmoil(cramped, asked, seed=2)
+    assert preemptions > 0
+    assert tokens == alone
