@@ -38,7 +38,9 @@ class _LogprobsOfEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogprobsOf
     LOGPROBS_OF_RAW: _LogprobsOf.ValueType  # 1
     """The model's own distribution, before penalties, biases, temperature and filters."""
     LOGPROBS_OF_PROCESSED: _LogprobsOf.ValueType  # 2
-    """The distribution the token was drawn from; a token that was filtered out has no place among the alternatives."""
+    """The distribution the token was drawn from, after all of them; tokens that were filtered out are no alternatives.
+    With temperature 0 the distribution after penalties, biases and what must not be chosen.
+    """
 
 class LogprobsOf(_LogprobsOf, metaclass=_LogprobsOfEnumTypeWrapper): ...
 
@@ -47,7 +49,9 @@ LOGPROBS_OF_UNSPECIFIED: LogprobsOf.ValueType  # 0
 LOGPROBS_OF_RAW: LogprobsOf.ValueType  # 1
 """The model's own distribution, before penalties, biases, temperature and filters."""
 LOGPROBS_OF_PROCESSED: LogprobsOf.ValueType  # 2
-"""The distribution the token was drawn from; a token that was filtered out has no place among the alternatives."""
+"""The distribution the token was drawn from, after all of them; tokens that were filtered out are no alternatives.
+With temperature 0 the distribution after penalties, biases and what must not be chosen.
+"""
 Global___LogprobsOf: _TypeAlias = LogprobsOf  # noqa: Y015
 
 class _ToolCallFormat:
@@ -61,9 +65,13 @@ class _ToolCallFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolCa
     TOOL_CALL_FORMAT_HERMES: _ToolCallFormat.ValueType  # 1
     """<tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes and Qwen write them."""
     TOOL_CALL_FORMAT_LLAMA3_JSON: _ToolCallFormat.ValueType  # 2
-    """{"name": ..., "parameters": {...}} as the whole answer, as Llama 3 writes it, after <|python_tag|> or not."""
+    """{"name": ..., "parameters": {...}} as the whole answer, as Llama 3 writes it, after <|python_tag|> or not; several
+    are parted by semicolons.
+    """
     TOOL_CALL_FORMAT_MISTRAL: _ToolCallFormat.ValueType  # 3
-    """[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them."""
+    """[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them. The marker stays in the text even
+    where it is a special token.
+    """
 
 class ToolCallFormat(_ToolCallFormat, metaclass=_ToolCallFormatEnumTypeWrapper): ...
 
@@ -72,9 +80,13 @@ TOOL_CALL_FORMAT_UNSPECIFIED: ToolCallFormat.ValueType  # 0
 TOOL_CALL_FORMAT_HERMES: ToolCallFormat.ValueType  # 1
 """<tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes and Qwen write them."""
 TOOL_CALL_FORMAT_LLAMA3_JSON: ToolCallFormat.ValueType  # 2
-"""{"name": ..., "parameters": {...}} as the whole answer, as Llama 3 writes it, after <|python_tag|> or not."""
+"""{"name": ..., "parameters": {...}} as the whole answer, as Llama 3 writes it, after <|python_tag|> or not; several
+are parted by semicolons.
+"""
 TOOL_CALL_FORMAT_MISTRAL: ToolCallFormat.ValueType  # 3
-"""[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them."""
+"""[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them. The marker stays in the text even
+where it is a special token.
+"""
 Global___ToolCallFormat: _TypeAlias = ToolCallFormat  # noqa: Y015
 
 class _FinishReason:
@@ -129,6 +141,7 @@ class GenerateRequest(_message.Message):
     CONSTRAINT_FIELD_NUMBER: _builtins.int
     TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The caller's name for the request: 1 to 128 printable ASCII characters. Unset: the `x-request-id` metadata, else
     one made by the server. Echoed in Started, in the trailing metadata `x-request-id` and in the server's logs.
@@ -144,6 +157,11 @@ class GenerateRequest(_message.Message):
     """Keeps only the last this many tokens of a longer prompt; at least 1. Unset: a prompt that is too long is refused."""
     add_special_tokens: _builtins.bool
     """Whether the tokenizer adds its special tokens to `prompt`. Unset: true. With another input it must be unset."""
+    priority: _builtins.int
+    """Which requests are admitted first: higher ones; from -100 to 100. A point is worth as much as a time of waiting
+    that the server sets (`--priority-aging`), so that no request waits forever. Where the server allows it, a request
+    takes the slot of one of lower priority, which goes on later with the same tokens.
+    """
     @_builtins.property
     def prompt_token_ids(self) -> Global___TokenIds:
         """Token ids, taken as they are. Each must be below GetModelResponse.vocabulary_size."""
@@ -182,10 +200,11 @@ class GenerateRequest(_message.Message):
         constraint: Global___Constraint | None = ...,
         truncate_prompt_tokens: _builtins.int | None = ...,
         add_special_tokens: _builtins.bool | None = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "chat", b"chat", "constraint", b"constraint", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "sampling", b"sampling", "stopping", b"stopping", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "cache_salt", b"cache_salt", "chat", b"chat", "constraint", b"constraint", "input", b"input", "output", b"output", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "cache_salt", b"cache_salt", "chat", b"chat", "constraint", b"constraint", "input", b"input", "output", b"output", "priority", b"priority", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
     _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
@@ -248,12 +267,12 @@ class Chat(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
-        """Functions the model may call, handed to the template. At most 128."""
+        """Functions the model may call, handed to the template. At most 128. Refused where the template takes no tools."""
 
     @_builtins.property
     def template_options(self) -> _struct_pb2.Struct:
-        """Values for variables of the template, such as {"enable_thinking": false}. Names the server sets itself (messages,
-        tools, add_generation_prompt and the special tokens) are refused.
+        """Values for variables of the template, such as {"enable_thinking": false}. Names that the template does not use,
+        and those the server sets itself (messages, tools, add_generation_prompt, the special tokens), are refused.
         """
 
     def __init__(
@@ -315,25 +334,25 @@ class Tool(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
-    PARAMETERS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name: 1 to 64 letters, digits, "_", "-" or "."."""
     description: _builtins.str
     """What it does, for the model to read."""
-    @_builtins.property
-    def parameters(self) -> _struct_pb2.Struct:
-        """JSON Schema of its arguments, an object. Unset: no arguments."""
-
+    parameters_json: _builtins.str
+    """JSON Schema of its arguments, an object, as JSON text: the template shows its keys in this order. Unset: no
+    arguments.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         description: _builtins.str = ...,
-        parameters: _struct_pb2.Struct | None = ...,
+        parameters_json: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters", b"parameters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters_json", b"parameters_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -499,6 +518,8 @@ class SamplingParams(_message.Message):
     FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     FORBIDDEN_SEQUENCES_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    BEST_OF_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits. 0 takes the most probable token (greedy); at most 100. Unset: the model's default; where that
     is greedy but top_k or top_p is set here, 1.
@@ -528,6 +549,16 @@ class SamplingParams(_message.Message):
     """Subtracted from z of a token that is in the output so far; from -100 to 100. Unset: 0."""
     frequency_penalty: _builtins.float
     """Subtracted from z of a token for each time it is in the output so far; from -100 to 100. Unset: 0."""
+    n: _builtins.int
+    """How many generations to make of the prompt; from 1 to GetModelResponse.limits.max_generations. They share the KV
+    blocks of the prompt. Each has its index, events and Result. The one with index 0 has the seed; the others' seeds
+    are made of it and told in their Started. Unset: 1.
+    """
+    best_of: _builtins.int
+    """Makes this many generations and answers with the n whose tokens have the highest mean log-probability under the
+    model's own distribution, best first. At least n, at most GetModelResponse.limits.max_generations. Only in
+    Complete. Unset: n.
+    """
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
         """Added to z of these token ids, each below the vocabulary size; values from -100 to 100; at most 1024 of them."""
@@ -552,15 +583,21 @@ class SamplingParams(_message.Message):
         frequency_penalty: _builtins.float | None = ...,
         logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
         forbidden_sequences: _abc.Iterable[Global___TokenIds] | None = ...,
+        n: _builtins.int | None = ...,
+        best_of: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "_typical_p", b"_typical_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "typical_p", b"typical_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_of", b"_best_of", "_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "_typical_p", b"_typical_p", "best_of", b"best_of", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "n", b"n", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "typical_p", b"typical_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "_typical_p", b"_typical_p", "forbidden_sequences", b"forbidden_sequences", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "typical_p", b"typical_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_of", b"_best_of", "_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "_typical_p", b"_typical_p", "best_of", b"best_of", "forbidden_sequences", b"forbidden_sequences", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "n", b"n", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "typical_p", b"typical_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__best_of: _TypeAlias = _typing.Literal["best_of"]  # noqa: Y015
+    _WhichOneofArgType__best_of: _TypeAlias = _typing.Literal["_best_of", b"_best_of"]  # noqa: Y015
     _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
     _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
     _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
     _WhichOneofArgType__min_p: _TypeAlias = _typing.Literal["_min_p", b"_min_p"]  # noqa: Y015
+    _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
+    _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015
     _WhichOneofReturnType__presence_penalty: _TypeAlias = _typing.Literal["presence_penalty"]  # noqa: Y015
     _WhichOneofArgType__presence_penalty: _TypeAlias = _typing.Literal["_presence_penalty", b"_presence_penalty"]  # noqa: Y015
     _WhichOneofReturnType__repetition_penalty: _TypeAlias = _typing.Literal["repetition_penalty"]  # noqa: Y015
@@ -576,9 +613,13 @@ class SamplingParams(_message.Message):
     _WhichOneofReturnType__typical_p: _TypeAlias = _typing.Literal["typical_p"]  # noqa: Y015
     _WhichOneofArgType__typical_p: _TypeAlias = _typing.Literal["_typical_p", b"_typical_p"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_of) -> _WhichOneofReturnType__best_of | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_penalty) -> _WhichOneofReturnType__frequency_penalty | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_p) -> _WhichOneofReturnType__min_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__n) -> _WhichOneofReturnType__n | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__presence_penalty) -> _WhichOneofReturnType__presence_penalty | None: ...
     @_typing.overload
@@ -690,7 +731,9 @@ class OutputOptions(_message.Message):
     Unset: none.
     """
     prompt_logprobs: _builtins.int
-    """The same for each prompt token but the first, in the Prompt event. Unset: none."""
+    """The same for each prompt token but the first, in the Prompt event; from 0 to 20. Unset: none. What of the prompt
+    the KV cache holds already is computed again for it.
+    """
     logprobs_of: Global___LogprobsOf.ValueType
     """Which distribution the log-probabilities of the output are of. Those of the prompt are always RAW."""
     keep_special_tokens: _builtins.bool
@@ -700,14 +743,18 @@ class OutputOptions(_message.Message):
     usage: _builtins.bool
     """Gives Usage so far in every TokenChunk."""
     parse_tool_calls: Global___ToolCallFormat.ValueType
-    """Takes tool calls out of the text and gives them as ToolCallChunk events, where the model writes them in this
-    format.
+    """Gives the tool calls that the model writes in this format as ToolCallChunk events. The text of TokenChunk stays as
+    it is; the part of it that is neither a tool call nor reasoning comes as ContentChunk events.
     """
     parse_reasoning: _builtins.bool
-    """Takes what stands between <think> and </think> out of the text and gives it as ReasoningChunk events."""
+    """Gives what stands between <think> and </think> as ReasoningChunk events, and the rest as parse_tool_calls does. A
+    prompt that ends with <think> makes the output begin as reasoning.
+    """
     @_builtins.property
     def chunk_interval(self) -> _duration_pb2.Duration:
-        """Least time between two TokenChunk messages; what comes in between is joined. At most 60 s. Unset: no least time."""
+        """Least time between two TokenChunk messages of a generation; what comes in between is joined. At most 60 s. The end
+        does not wait for it. Unset: no least time.
+        """
 
     def __init__(
         self,
@@ -750,6 +797,7 @@ class GenerateResponse(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     TOOL_CALL_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Which of the request's generations the event belongs to; 0 is the first."""
     @_builtins.property
@@ -764,6 +812,8 @@ class GenerateResponse(_message.Message):
     def reasoning(self) -> Global___ReasoningChunk: ...
     @_builtins.property
     def tool_call(self) -> Global___ToolCallChunk: ...
+    @_builtins.property
+    def content(self) -> Global___ContentChunk: ...
     def __init__(
         self,
         *,
@@ -774,12 +824,13 @@ class GenerateResponse(_message.Message):
         prompt: Global___Prompt | None = ...,
         reasoning: Global___ReasoningChunk | None = ...,
         tool_call: Global___ToolCallChunk | None = ...,
+        content: Global___ContentChunk | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "started", b"started", "tokens", b"tokens", "tool_call", b"tool_call"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "started", b"started", "tokens", b"tokens", "tool_call", b"tool_call"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "index", b"index", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "started", b"started", "tokens", b"tokens", "tool_call", b"tool_call"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "index", b"index", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "started", b"started", "tokens", b"tokens", "tool_call", b"tool_call"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "tokens", "result", "prompt", "reasoning", "tool_call"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "tokens", "result", "prompt", "reasoning", "tool_call", "content"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -884,6 +935,28 @@ class Alternative(_message.Message):
 Global___Alternative: _TypeAlias = Alternative  # noqa: Y015
 
 @_typing.final
+class ContentChunk(_message.Message):
+    """More of the text that is neither a tool call nor reasoning, where the request has one of them parsed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The text that has become certain."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContentChunk: _TypeAlias = ContentChunk  # noqa: Y015
+
+@_typing.final
 class ReasoningChunk(_message.Message):
     """More of the model's reasoning."""
 
@@ -919,13 +992,13 @@ class ToolCallChunk(_message.Message):
     call: _builtins.int
     """Which call of this generation it belongs to; 0 is the first."""
     id: _builtins.str
-    """The call's id, made by the server; in its first chunk."""
+    """The call's id, made by the server: 9 letters and digits; in its first chunk."""
     name: _builtins.str
     """The function's name; in its first chunk."""
     arguments_json: _builtins.str
     """The next part of the arguments' JSON text. Joined, the parts are a valid JSON object once `complete`."""
     complete: _builtins.bool
-    """The call is whole."""
+    """The call is whole. A call without such a chunk was cut off or is malformed."""
     def __init__(
         self,
         *,
@@ -1031,12 +1104,17 @@ class Result(_message.Message):
     STOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
+    SATISFIES_CONSTRAINT_FIELD_NUMBER: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     """Why the generation ended."""
     stop_sequence: _builtins.str
     """The stop sequence that appeared."""
     stop_token_id: _builtins.int
     """The stop token that was chosen."""
+    satisfies_constraint: _builtins.bool
+    """With GenerateRequest.constraint: whether the whole output is an instance of it. Where it is not, it is a beginning
+    of one, cut off by what finish_reason says.
+    """
     @_builtins.property
     def usage(self) -> Global___Usage:
         """Counts of tokens."""
@@ -1053,13 +1131,19 @@ class Result(_message.Message):
         stop_token_id: _builtins.int = ...,
         usage: Global___Usage | None = ...,
         timing: Global___Timing | None = ...,
+        satisfies_constraint: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["matched", b"matched", "stop_sequence", b"stop_sequence", "stop_token_id", b"stop_token_id", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_satisfies_constraint", b"_satisfies_constraint", "matched", b"matched", "satisfies_constraint", b"satisfies_constraint", "stop_sequence", b"stop_sequence", "stop_token_id", b"stop_token_id", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "matched", b"matched", "stop_sequence", b"stop_sequence", "stop_token_id", b"stop_token_id", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_satisfies_constraint", b"_satisfies_constraint", "finish_reason", b"finish_reason", "matched", b"matched", "satisfies_constraint", b"satisfies_constraint", "stop_sequence", b"stop_sequence", "stop_token_id", b"stop_token_id", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__satisfies_constraint: _TypeAlias = _typing.Literal["satisfies_constraint"]  # noqa: Y015
+    _WhichOneofArgType__satisfies_constraint: _TypeAlias = _typing.Literal["_satisfies_constraint", b"_satisfies_constraint"]  # noqa: Y015
     _WhichOneofReturnType_matched: _TypeAlias = _typing.Literal["stop_sequence", "stop_token_id"]  # noqa: Y015
     _WhichOneofArgType_matched: _TypeAlias = _typing.Literal["matched", b"matched"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__satisfies_constraint) -> _WhichOneofReturnType__satisfies_constraint | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_matched) -> _WhichOneofReturnType_matched | None: ...
 
 Global___Result: _TypeAlias = Result  # noqa: Y015
@@ -1137,22 +1221,60 @@ class CompleteRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GENERATE_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def generate(self) -> Global___GenerateRequest:
         """What to generate. A request_id, limits and errors as for Generate."""
+
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]:
+        """Several inputs in place of generate's own, which must be unset then. Each is generated as if it had been asked for
+        in a call of its own, with the same parameters and seed. The generations of all of them together number at most
+        GetModelResponse.limits.max_generations.
+        """
 
     def __init__(
         self,
         *,
         generate: Global___GenerateRequest | None = ...,
+        inputs: _abc.Iterable[Global___Input] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["generate", b"generate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generate", b"generate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generate", b"generate", "inputs", b"inputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompleteRequest: _TypeAlias = CompleteRequest  # noqa: Y015
+
+@_typing.final
+class Input(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    CHAT_FIELD_NUMBER: _builtins.int
+    prompt: _builtins.str
+    @_builtins.property
+    def prompt_token_ids(self) -> Global___TokenIds: ...
+    @_builtins.property
+    def chat(self) -> Global___Chat: ...
+    def __init__(
+        self,
+        *,
+        prompt: _builtins.str = ...,
+        prompt_token_ids: Global___TokenIds | None = ...,
+        chat: Global___Chat | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["prompt", "prompt_token_ids", "chat"]  # noqa: Y015
+    _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
+
+Global___Input: _TypeAlias = Input  # noqa: Y015
 
 @_typing.final
 class CompleteResponse(_message.Message):
@@ -1164,10 +1286,10 @@ class CompleteResponse(_message.Message):
     request_id: _builtins.str
     """The request's id, whoever chose it."""
     seed: _builtins.int
-    """The seed in force."""
+    """The seed in force, of the generation with index 0."""
     @_builtins.property
     def completions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Completion]:
-        """The generations, by index."""
+        """The generations, by input and index."""
 
     def __init__(
         self,
@@ -1196,12 +1318,24 @@ class Completion(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    MEAN_LOGPROB_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Which of the request's generations this is; 0 is the first."""
     text: _builtins.str
     """All of its text."""
     reasoning: _builtins.str
     """With OutputOptions.parse_reasoning: all of the reasoning."""
+    content: _builtins.str
+    """With one of the two: the text that is neither."""
+    input: _builtins.int
+    """Which of CompleteRequest.inputs it is of; 0 where there are none."""
+    seed: _builtins.int
+    """The seed of this generation."""
+    mean_logprob: _builtins.float
+    """With SamplingParams.best_of: by what it was chosen."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All of its token ids."""
@@ -1220,7 +1354,7 @@ class Completion(_message.Message):
 
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """With OutputOptions.parse_tool_calls: the calls."""
+        """With OutputOptions.parse_tool_calls: the calls that are whole."""
 
     def __init__(
         self,
@@ -1233,12 +1367,18 @@ class Completion(_message.Message):
         logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
         reasoning: _builtins.str = ...,
         tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
+        content: _builtins.str = ...,
+        input: _builtins.int = ...,
+        seed: _builtins.int = ...,
+        mean_logprob: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mean_logprob", b"_mean_logprob", "mean_logprob", b"mean_logprob", "prompt", b"prompt", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_logprob", b"_mean_logprob", "content", b"content", "index", b"index", "input", b"input", "logprobs", b"logprobs", "mean_logprob", b"mean_logprob", "prompt", b"prompt", "reasoning", b"reasoning", "result", b"result", "seed", b"seed", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__mean_logprob: _TypeAlias = _typing.Literal["mean_logprob"]  # noqa: Y015
+    _WhichOneofArgType__mean_logprob: _TypeAlias = _typing.Literal["_mean_logprob", b"_mean_logprob"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_logprob) -> _WhichOneofReturnType__mean_logprob | None: ...
 
 Global___Completion: _TypeAlias = Completion  # noqa: Y015
 
@@ -1248,8 +1388,11 @@ class TokenizeRequest(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text, tokenized as GenerateRequest.prompt."""
+    add_special_tokens: _builtins.bool
+    """As in GenerateRequest. Unset: true. With a chat it must be unset."""
     @_builtins.property
     def chat(self) -> Global___Chat:
         """A conversation, tokenized as GenerateRequest.chat."""
@@ -1259,13 +1402,19 @@ class TokenizeRequest(_message.Message):
         *,
         text: _builtins.str = ...,
         chat: Global___Chat | None = ...,
+        add_special_tokens: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "add_special_tokens", b"add_special_tokens", "chat", b"chat", "input", b"input", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "add_special_tokens", b"add_special_tokens", "chat", b"chat", "input", b"input", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
+    _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["text", "chat"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_special_tokens) -> _WhichOneofReturnType__add_special_tokens | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___TokenizeRequest: _TypeAlias = TokenizeRequest  # noqa: Y015
@@ -1373,6 +1522,7 @@ class GetModelResponse(_message.Message):
     SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     DEFAULTS_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The model's name: what the server was told to load."""
     context_length: _builtins.int
@@ -1399,6 +1549,10 @@ class GetModelResponse(_message.Message):
     def defaults(self) -> Global___Defaults:
         """What an unset field of a request means."""
 
+    @_builtins.property
+    def capabilities(self) -> Global___Capabilities:
+        """What this server and this model can do."""
+
     def __init__(
         self,
         *,
@@ -1412,14 +1566,96 @@ class GetModelResponse(_message.Message):
         special_tokens: Global___SpecialTokens | None = ...,
         limits: Global___Limits | None = ...,
         defaults: Global___Defaults | None = ...,
+        capabilities: Global___Capabilities | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["defaults", b"defaults", "limits", b"limits", "special_tokens", b"special_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "defaults", b"defaults", "limits", b"limits", "special_tokens", b"special_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "defaults", b"defaults", "device", b"device", "has_chat_template", b"has_chat_template", "id", b"id", "limits", b"limits", "special_tokens", b"special_tokens", "vocabulary_size", b"vocabulary_size", "weight_type", b"weight_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "capabilities", b"capabilities", "context_length", b"context_length", "defaults", b"defaults", "device", b"device", "has_chat_template", b"has_chat_template", "id", b"id", "limits", b"limits", "special_tokens", b"special_tokens", "vocabulary_size", b"vocabulary_size", "weight_type", b"weight_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
+
+@_typing.final
+class Capabilities(_message.Message):
+    """What may be asked for at all; what is false is refused, by name. Always set, so that false can be told from unknown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAT_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    REQUEST_TEMPLATE_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PRIORITY_PREEMPTION_FIELD_NUMBER: _builtins.int
+    EMBEDDINGS_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    chat: _builtins.bool
+    """GenerateRequest.chat."""
+    tools: _builtins.bool
+    """Chat.tools."""
+    request_template: _builtins.bool
+    """Chat.template."""
+    constraint: _builtins.bool
+    """GenerateRequest.constraint."""
+    logprobs: _builtins.bool
+    """OutputOptions.logprobs and prompt_logprobs."""
+    priority_preemption: _builtins.bool
+    """A request of higher priority takes the slot of one of lower priority."""
+    embeddings: _builtins.bool
+    """Vectors that stand for texts: not served."""
+    scores: _builtins.bool
+    """Scores of texts, as classifiers and rerankers give: not served."""
+    def __init__(
+        self,
+        *,
+        chat: _builtins.bool | None = ...,
+        tools: _builtins.bool | None = ...,
+        request_template: _builtins.bool | None = ...,
+        constraint: _builtins.bool | None = ...,
+        logprobs: _builtins.bool | None = ...,
+        priority_preemption: _builtins.bool | None = ...,
+        embeddings: _builtins.bool | None = ...,
+        scores: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chat", b"_chat", "_constraint", b"_constraint", "_embeddings", b"_embeddings", "_logprobs", b"_logprobs", "_priority_preemption", b"_priority_preemption", "_request_template", b"_request_template", "_scores", b"_scores", "_tools", b"_tools", "chat", b"chat", "constraint", b"constraint", "embeddings", b"embeddings", "logprobs", b"logprobs", "priority_preemption", b"priority_preemption", "request_template", b"request_template", "scores", b"scores", "tools", b"tools"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chat", b"_chat", "_constraint", b"_constraint", "_embeddings", b"_embeddings", "_logprobs", b"_logprobs", "_priority_preemption", b"_priority_preemption", "_request_template", b"_request_template", "_scores", b"_scores", "_tools", b"_tools", "chat", b"chat", "constraint", b"constraint", "embeddings", b"embeddings", "logprobs", b"logprobs", "priority_preemption", b"priority_preemption", "request_template", b"request_template", "scores", b"scores", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__chat: _TypeAlias = _typing.Literal["chat"]  # noqa: Y015
+    _WhichOneofArgType__chat: _TypeAlias = _typing.Literal["_chat", b"_chat"]  # noqa: Y015
+    _WhichOneofReturnType__constraint: _TypeAlias = _typing.Literal["constraint"]  # noqa: Y015
+    _WhichOneofArgType__constraint: _TypeAlias = _typing.Literal["_constraint", b"_constraint"]  # noqa: Y015
+    _WhichOneofReturnType__embeddings: _TypeAlias = _typing.Literal["embeddings"]  # noqa: Y015
+    _WhichOneofArgType__embeddings: _TypeAlias = _typing.Literal["_embeddings", b"_embeddings"]  # noqa: Y015
+    _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
+    _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__priority_preemption: _TypeAlias = _typing.Literal["priority_preemption"]  # noqa: Y015
+    _WhichOneofArgType__priority_preemption: _TypeAlias = _typing.Literal["_priority_preemption", b"_priority_preemption"]  # noqa: Y015
+    _WhichOneofReturnType__request_template: _TypeAlias = _typing.Literal["request_template"]  # noqa: Y015
+    _WhichOneofArgType__request_template: _TypeAlias = _typing.Literal["_request_template", b"_request_template"]  # noqa: Y015
+    _WhichOneofReturnType__scores: _TypeAlias = _typing.Literal["scores"]  # noqa: Y015
+    _WhichOneofArgType__scores: _TypeAlias = _typing.Literal["_scores", b"_scores"]  # noqa: Y015
+    _WhichOneofReturnType__tools: _TypeAlias = _typing.Literal["tools"]  # noqa: Y015
+    _WhichOneofArgType__tools: _TypeAlias = _typing.Literal["_tools", b"_tools"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chat) -> _WhichOneofReturnType__chat | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__constraint) -> _WhichOneofReturnType__constraint | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__embeddings) -> _WhichOneofReturnType__embeddings | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority_preemption) -> _WhichOneofReturnType__priority_preemption | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_template) -> _WhichOneofReturnType__request_template | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__scores) -> _WhichOneofReturnType__scores | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tools) -> _WhichOneofReturnType__tools | None: ...
+
+Global___Capabilities: _TypeAlias = Capabilities  # noqa: Y015
 
 @_typing.final
 class SpecialTokens(_message.Message):
@@ -1469,6 +1705,14 @@ class Limits(_message.Message):
     MAX_STOP_SEQUENCE_LENGTH_FIELD_NUMBER: _builtins.int
     MAX_STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_GENERATIONS_FIELD_NUMBER: _builtins.int
+    MAX_LOGPROBS_FIELD_NUMBER: _builtins.int
+    MAX_LOGIT_BIAS_FIELD_NUMBER: _builtins.int
+    MAX_FORBIDDEN_SEQUENCES_FIELD_NUMBER: _builtins.int
+    MAX_FORBIDDEN_SEQUENCE_LENGTH_FIELD_NUMBER: _builtins.int
+    MAX_CONSTRAINT_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_TEMPLATE_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_TOOL_BYTES_FIELD_NUMBER: _builtins.int
     max_total_tokens: _builtins.int
     """Most tokens of a prompt and its generation together, by the context length and the size of the KV cache."""
     max_slots: _builtins.int
@@ -1483,6 +1727,19 @@ class Limits(_message.Message):
     """Most stop token ids in a request."""
     max_message_bytes: _builtins.int
     """Most bytes of a request message."""
+    max_generations: _builtins.int
+    """Most generations of one request: its inputs times its n or best_of."""
+    max_logprobs: _builtins.int
+    """Most alternatives of logprobs and prompt_logprobs."""
+    max_logit_bias: _builtins.int
+    """Most entries of logit_bias."""
+    max_forbidden_sequences: _builtins.int
+    """Most forbidden_sequences, and ids in one of them."""
+    max_forbidden_sequence_length: _builtins.int
+    max_constraint_bytes: _builtins.int
+    """Most bytes of a constraint, of a chat's own template, and of the JSON of a tool."""
+    max_template_bytes: _builtins.int
+    max_tool_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -1493,10 +1750,18 @@ class Limits(_message.Message):
         max_stop_sequence_length: _builtins.int = ...,
         max_stop_token_ids: _builtins.int = ...,
         max_message_bytes: _builtins.int = ...,
+        max_generations: _builtins.int = ...,
+        max_logprobs: _builtins.int = ...,
+        max_logit_bias: _builtins.int = ...,
+        max_forbidden_sequences: _builtins.int = ...,
+        max_forbidden_sequence_length: _builtins.int = ...,
+        max_constraint_bytes: _builtins.int = ...,
+        max_template_bytes: _builtins.int = ...,
+        max_tool_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_message_bytes", b"max_message_bytes", "max_slots", b"max_slots", "max_stop_sequence_length", b"max_stop_sequence_length", "max_stop_sequences", b"max_stop_sequences", "max_stop_token_ids", b"max_stop_token_ids", "max_total_tokens", b"max_total_tokens", "max_waiting", b"max_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_constraint_bytes", b"max_constraint_bytes", "max_forbidden_sequence_length", b"max_forbidden_sequence_length", "max_forbidden_sequences", b"max_forbidden_sequences", "max_generations", b"max_generations", "max_logit_bias", b"max_logit_bias", "max_logprobs", b"max_logprobs", "max_message_bytes", b"max_message_bytes", "max_slots", b"max_slots", "max_stop_sequence_length", b"max_stop_sequence_length", "max_stop_sequences", b"max_stop_sequences", "max_stop_token_ids", b"max_stop_token_ids", "max_template_bytes", b"max_template_bytes", "max_tool_bytes", b"max_tool_bytes", "max_total_tokens", b"max_total_tokens", "max_waiting", b"max_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

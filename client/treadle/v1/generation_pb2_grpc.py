@@ -72,8 +72,9 @@ class GenerationServiceServicer:
     """
 
     def Generate(self, request, context):
-        """Generates and streams tokens as they are produced. The events of a stream that ends OK are one Started, any number
-        of TokenChunk and one Result, in this order; a stream without a Result ends with an error status.
+        """Generates and streams tokens as they are produced. The events of a generation in a stream that ends OK are one
+        Started, a Prompt where the request asks for it, any number of chunks and one Result, in this order; a stream that
+        lacks a Result ends with an error status.
         Leaving the call (cancel, deadline, a broken connection) stops the work within one step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -81,7 +82,7 @@ class GenerationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Complete(self, request, context):
-        """The same work as Generate, answered once, at the end.
+        """The same work as Generate, answered once, at the end; for several inputs where there are more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,12 +39,13 @@ class GenerationServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GenerationServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]
-    """Generates and streams tokens as they are produced. The events of a stream that ends OK are one Started, any number
-    of TokenChunk and one Result, in this order; a stream without a Result ends with an error status.
+    """Generates and streams tokens as they are produced. The events of a generation in a stream that ends OK are one
+    Started, a Prompt where the request asks for it, any number of chunks and one Result, in this order; a stream that
+    lacks a Result ends with an error status.
     Leaving the call (cancel, deadline, a broken connection) stops the work within one step.
     """
     Complete: _grpc.UnaryUnaryMultiCallable[_generation_pb2.CompleteRequest, _generation_pb2.CompleteResponse]
-    """The same work as Generate, answered once, at the end."""
+    """The same work as Generate, answered once, at the end; for several inputs where there are more."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_generation_pb2.TokenizeRequest, _generation_pb2.TokenizeResponse]
     """Turns text, or a chat through the model's template, into token ids, as Generate would."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_generation_pb2.DetokenizeRequest, _generation_pb2.DetokenizeResponse]
@@ -60,12 +61,13 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Generates and streams tokens as they are produced. The events of a stream that ends OK are one Started, any number
-    of TokenChunk and one Result, in this order; a stream without a Result ends with an error status.
+    """Generates and streams tokens as they are produced. The events of a generation in a stream that ends OK are one
+    Started, a Prompt where the request asks for it, any number of chunks and one Result, in this order; a stream that
+    lacks a Result ends with an error status.
     Leaving the call (cancel, deadline, a broken connection) stops the work within one step.
     """
     Complete: _aio.UnaryUnaryMultiCallable[_generation_pb2.CompleteRequest, _generation_pb2.CompleteResponse]  # type: ignore[assignment]
-    """The same work as Generate, answered once, at the end."""
+    """The same work as Generate, answered once, at the end; for several inputs where there are more."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_generation_pb2.TokenizeRequest, _generation_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Turns text, or a chat through the model's template, into token ids, as Generate would."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_generation_pb2.DetokenizeRequest, _generation_pb2.DetokenizeResponse]  # type: ignore[assignment]
@@ -84,8 +86,9 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generation_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generation_pb2.GenerateResponse], _abc.AsyncIterator[_generation_pb2.GenerateResponse]]:
-        """Generates and streams tokens as they are produced. The events of a stream that ends OK are one Started, any number
-        of TokenChunk and one Result, in this order; a stream without a Result ends with an error status.
+        """Generates and streams tokens as they are produced. The events of a generation in a stream that ends OK are one
+        Started, a Prompt where the request asks for it, any number of chunks and one Result, in this order; a stream that
+        lacks a Result ends with an error status.
         Leaving the call (cancel, deadline, a broken connection) stops the work within one step.
         """
 
@@ -95,7 +98,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generation_pb2.CompleteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.CompleteResponse, _abc.Awaitable[_generation_pb2.CompleteResponse]]:
-        """The same work as Generate, answered once, at the end."""
+        """The same work as Generate, answered once, at the end; for several inputs where there are more."""
 
     @_abc_1.abstractmethod
     def Tokenize(
