@@ -97,6 +97,10 @@ class ConstraintState(Protocol):
         """Takes the next token of the output, one of text that was allowed."""
         ...
 
+    def is_instance(self) -> bool:
+        """Whether the output is an instance as it is."""
+        ...
+
     def is_complete(self) -> bool:
         """Whether the output is an instance that no further text makes another."""
         ...

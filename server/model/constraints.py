@@ -166,6 +166,9 @@ class _State:
         if self.failure is None and not self._matcher.consume_token(token_id):
             self.failure = f"token {token_id} does not continue it"
 
+    def is_instance(self) -> bool:
+        return self._following().is_instance
+
     def is_complete(self) -> bool:
         following = self._following()
         return following.is_instance and not following.text
@@ -218,7 +221,9 @@ def _bits(token_ids: Iterable[int]) -> int:
 
 def _refusal(source: ConstraintSource, reason: str) -> InvalidArgument:
     shown = getattr(source, "text", None)
-    value = "set" if shown is None else repr(shown if len(shown) <= MAX_SHOWN_LENGTH else shown[:MAX_SHOWN_LENGTH] + "…")
+    value = (
+        "set" if shown is None else repr(shown if len(shown) <= MAX_SHOWN_LENGTH else shown[:MAX_SHOWN_LENGTH] + "…")
+    )
     return InvalidArgument(source.field, value, reason)
 
 

@@ -63,17 +63,25 @@ def _add_twin(file_name: str, pool: descriptor_pool.DescriptorPool) -> None:
     for dependency in twin.dependency:
         _add_twin(dependency, pool)
     for message_type in twin.message_type:
-        for field in message_type.field:
-            if field.type == descriptor_pb2.FieldDescriptorProto.TYPE_STRING:
-                field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+        _make_bytes_of_strings(message_type)
     pool.Add(twin)
+
+
+def _make_bytes_of_strings(message_type: descriptor_pb2.DescriptorProto) -> None:
+    # A map with text for keys becomes a plain list of entries: bytes cannot be keys.
+    message_type.options.ClearField("map_entry")
+    for field in message_type.field:
+        if field.type == descriptor_pb2.FieldDescriptorProto.TYPE_STRING:
+            field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+    for nested in message_type.nested_type:
+        _make_bytes_of_strings(nested)
 
 
 def _messages(message: Message, path: str) -> Iterator[tuple[str, Message]]:
     """The message and those in it, each with its path."""
     yield path, message
     for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
+        if _element_type(field) == FieldDescriptor.TYPE_MESSAGE:
             for part_path, part in _elements(field, value, path):
                 yield from _messages(part, part_path)
 
@@ -85,12 +93,25 @@ def _bytes_fields(message: Message, path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _elements(field: FieldDescriptor, value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The field's value, or each of a repeated field's, with its path such as "chat.messages[1]"."""
+    """The field's value, or each of a repeated field's, with its path such as "chat.messages[1]" or "fields[key]"."""
     name = _join(path, field.name)
-    if field.is_repeated:
+    if _is_map(field):
+        yield from ((f"{name}[{key}]", element) for key, element in value.items())
+    elif field.is_repeated:
         yield from ((f"{name}[{i}]", element) for i, element in enumerate(value))
     else:
         yield name, value
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _element_type(field: FieldDescriptor) -> int:
+    """Of a map, the type of its values."""
+    if field.message_type is not None and _is_map(field):
+        return field.message_type.fields_by_name["value"].type
+    return field.type
 
 
 def _join(path: str, name: str) -> str:

@@ -2,9 +2,11 @@
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from server.engine.constraint import Choice, Constraint, ConstraintSource
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
 from server.engine.plan import Draw, Drawn, Fault, Span, StepOutcome, StepPlan
@@ -22,7 +24,8 @@ def next_token(token_ids: Sequence[int], draw: Draw) -> int:
     if draw.temperature > 0:
         key += struct.pack("<d", draw.uniform)
     token_id = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") % VOCABULARY_SIZE
-    while token_id in draw.forbidden_token_ids:
+    allowed = None if draw.allowed is None else draw.allowed.result()
+    while token_id in draw.forbidden_token_ids or not (allowed is None or allowed[token_id // 8] >> token_id % 8 & 1):
         token_id = (token_id + 1) % VOCABULARY_SIZE
     return token_id
 
@@ -110,3 +113,50 @@ class FakeTokenizer:
         if messages[0].role == "assistant":
             raise InvalidArgument("chat.messages", "assistant first", "the chat template refuses: a user must begin")
         return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant: "
+
+
+class FakeConstraints:
+    """A ConstraintCompiler for the fake tokenizer, of choices alone."""
+
+    def compile(self, source: ConstraintSource) -> Constraint:
+        if not isinstance(source, Choice):
+            raise InvalidArgument(source.field, "set", "the fake takes only choices")
+        return _FakeConstraint(tuple(choice.encode() for choice in source.choices))
+
+
+@dataclass(frozen=True)
+class _FakeConstraint:
+    choices: tuple[bytes, ...]
+
+    def start(self) -> "_FakeConstraintState":
+        return _FakeConstraintState(self.choices)
+
+
+@dataclass
+class _FakeConstraintState:
+    choices: tuple[bytes, ...]
+    output: bytes = b""
+    failure: str | None = None
+
+    def allowed(self, end_token_ids: Set[int], unwanted: Set[int]) -> "Future[bytes]":
+        following = self._following() | (end_token_ids if self.output in self.choices else set())
+        mask: Future[bytes] = Future()
+        mask.set_result(_bits(following - unwanted or following))
+        return mask
+
+    def advance(self, token_id: int) -> None:
+        self.output += bytes([token_id])
+
+    def is_instance(self) -> bool:
+        return self.output in self.choices
+
+    def is_complete(self) -> bool:
+        return self.is_instance() and not self._following()
+
+    def _following(self) -> set[int]:
+        size = len(self.output)
+        return {choice[size] for choice in self.choices if choice.startswith(self.output) and len(choice) > size}
+
+
+def _bits(token_ids: Iterable[int]) -> bytes:
+    return sum(1 << token_id for token_id in token_ids).to_bytes(-(-VOCABULARY_SIZE // 8), "little")

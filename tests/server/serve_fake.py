@@ -8,7 +8,7 @@ from server.config import Config
 from server.engine.engine import Served
 from server.engine.plan import StepPlan
 from server.model.errors import ModelNotServable
-from tests.server.fakes import FakeModel, FakeTokenizer
+from tests.server.fakes import FakeConstraints, FakeModel, FakeTokenizer
 
 STEP_SECONDS = 0.02
 DEADLY = ord("!")
@@ -28,7 +28,7 @@ def load(config: Config) -> Served:
             raise ModelNotServable("unservable cannot be served: it is a test")
         case "broken":
             raise RuntimeError("broken on purpose")
-    return Served(FakeModel(before_step=before_step), FakeTokenizer())
+    return Served(FakeModel(before_step=before_step), FakeTokenizer(), FakeConstraints())
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from server.engine.plan import StepPlan
 from server.engine.request import Stopping
 from server.engine.result_stream import ResultStream
 from tests.server.engine.driver import expected_tokens, request
-from tests.server.fakes import FakeModel, FakeTokenizer
+from tests.server.fakes import FakeConstraints, FakeModel, FakeTokenizer
 
 SETTINGS = EngineSettings(max_slots=2, max_waiting=2, max_step_tokens=16, max_unread_tokens=1000, stuck_after=60.0)
 LONG = Stopping(max_new_tokens=100, ignore_eos=True)
@@ -44,7 +44,7 @@ async def running(
     model: FakeModel | None = None, settings: EngineSettings = SETTINGS, load: Callable[[], Served] | None = None
 ) -> AsyncIterator[Engine]:
     model = model or FakeModel()
-    engine = Engine(load or (lambda: Served(model, FakeTokenizer())), settings)
+    engine = Engine(load or (lambda: Served(model, FakeTokenizer(), FakeConstraints())), settings)
     engine.start()
     await engine.lifecycle_after(Lifecycle.LOADING)
     yield engine
@@ -79,7 +79,7 @@ async def test_nothing_is_taken_before_the_model_is_warm() -> None:
             entered.set()
             assert warm.wait(60)
 
-    engine = Engine(lambda: Served(Cold(), FakeTokenizer()), SETTINGS)
+    engine = Engine(lambda: Served(Cold(), FakeTokenizer(), FakeConstraints()), SETTINGS)
     engine.start()
     await asyncio.to_thread(entered.wait, 60)
     assert engine.lifecycle is Lifecycle.LOADING

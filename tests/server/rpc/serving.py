@@ -17,7 +17,7 @@ from server.engine.engine import Engine, EngineSettings, Lifecycle, Served
 from server.engine.tokenizer import Tokenizer
 from server.rpc.server import Server, ServerSettings
 from server.rpc.statuses import DETAILS_KEY
-from tests.server.fakes import FakeModel, FakeTokenizer
+from tests.server.fakes import FakeConstraints, FakeModel, FakeTokenizer
 
 ENGINE = EngineSettings(max_slots=4, max_waiting=8, max_step_tokens=16, max_unread_tokens=1000, stuck_after=60)
 SERVER = ServerSettings(host="127.0.0.1", port=0, max_message_bytes=64 << 10, max_open_requests=100, log_prompts=False)
@@ -167,7 +167,7 @@ class Serving:
 
     def load(self) -> Served:
         self.loading()
-        return Served(self.model, self.tokenizer)
+        return Served(self.model, self.tokenizer, FakeConstraints())
 
 
 Start: TypeAlias = Callable[[Serving], Awaitable[Serving]]

@@ -41,6 +41,13 @@ def test_text_that_is_not_utf_8_is_named(text: bytes, field: str) -> None:
     [
         (pb.GetModelRequest, b"\x08\x01", "1"),
         (pb.GenerateRequest, b"\x2a\x03\xb8\x01\x01", "sampling.23"),
+        (
+            pb.GenerateRequest,
+            pb.GenerateRequest(chat=pb.Chat(template_options={"o": {"p": {}}}))  # type: ignore[arg-type]
+            .SerializeToString()
+            .replace(b"p\x12\x02*\x00", b"p\x12\x02@\x01"),
+            "chat.template_options.fields[o].struct_value.fields[p].8",
+        ),
         (pb.GenerateRequest, b"\x22\x05\x0a\x03\x98\x06\x01", "chat.messages[0].99"),
         (pb.GenerateRequest, b"\x32\x04\x3a\x02\x18\x01", "stopping.time_limit.3"),
     ],

@@ -103,7 +103,7 @@ def test_a_time_limit_is_a_valid_duration_above_zero_or_refused(seconds: int, na
 
 @pytest.mark.parametrize(("prompt_length", "resolved"), [(100, 20), (107, 20), (108, None)])
 def test_the_models_default_of_new_tokens_holds_where_it_fits(prompt_length: int, resolved: int | None) -> None:
-    served = Served(FakeModel(replace(describe(), default_max_new_tokens=20)), FakeTokenizer())
+    served = Served(FakeModel(replace(describe(), default_max_new_tokens=20)), FakeTokenizer(), FakeConstraints())
     message = pb.GenerateRequest(prompt="x" * prompt_length)
     assert from_wire.request(message, "r", 0.0, served).stopping.max_new_tokens == resolved
 
