@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeVarTuple
@@ -24,6 +24,8 @@ Arguments = TypeVarTuple("Arguments")
 
 STOP_TIMEOUT = 10.0
 """Seconds a step may take to end when the engine stops; the thread is a daemon and dies with the process after that."""
+MAX_GENERATIONS = 128
+"""Of one call, however many the server takes of all."""
 
 
 class Lifecycle(Enum):
@@ -57,6 +59,19 @@ class EngineSettings:
     """Seconds one turn of the loop may last before it counts as stuck."""
     prefix_cache: bool = True
     """Whether requests share the KV blocks of equal prefixes."""
+    priority_aging: float = 10.0
+    """Seconds of waiting that are worth a point of priority."""
+    preempt_lower_priority: bool = False
+    """Whether a request takes the slot of one of lower priority."""
+
+    @property
+    def max_in_flight(self) -> int:
+        return self.max_slots + self.max_waiting
+
+    @property
+    def max_generations(self) -> int:
+        """Of one call."""
+        return min(MAX_GENERATIONS, self.max_in_flight)
 
 
 class Engine:
@@ -70,7 +85,7 @@ class Engine:
         self.settings = settings
         self.failure: BaseException | None = None
         self._load_served = load
-        self._queue = RequestQueue(settings.max_slots + settings.max_waiting)
+        self._queue = RequestQueue(settings.max_in_flight)
         self._streams: dict[int, ResultStream] = {}
         self._request_ids: set[str] = set()
         self._lifecycle = Lifecycle.LOADING
@@ -102,27 +117,31 @@ class Engine:
             raise NotReady("the model is loading")
         return self._served
 
-    def submit(self, request: Request) -> ResultStream:
-        """Takes a request in, to run as soon as there is a slot.
+    def submit(self, requests: Sequence[Request], chunk_interval: float = 0.0) -> ResultStream:
+        """Takes in the requests of one call, which share their id, to run as soon as there are slots.
 
         Raises NotReady, Draining, EngineDied, InvalidArgument, DuplicateRequestId or QueueFull, and keeps nothing then.
         """
         model = self.served.model.description
         if self._lifecycle is not Lifecycle.READY:
             raise Draining("the server is shutting down")
-        request.check_fits(model)
-        if request.id in self._request_ids:
-            raise DuplicateRequestId(f"request_id {request.id!r} is in flight")
-        self._queue.put(request)
-        stream = ResultStream(request)
-        self._streams[request.number] = stream
-        self._request_ids.add(request.id)
+        for request in requests:
+            request.check_fits(model)
+        stream = ResultStream(requests, chunk_interval)
+        if stream.request_id in self._request_ids:
+            raise DuplicateRequestId(f"request_id {stream.request_id!r} is in flight")
+        self._queue.put(*requests)
+        self._streams.update((request.number, stream) for request in requests)
+        self._request_ids.add(stream.request_id)
         return stream
 
     def cancel(self, stream: ResultStream) -> None:
-        """Ends a request nobody waits for any more; its slot and blocks are free within a step. Ended ones stay so."""
-        if self._forget(stream):
-            self._queue.cancel(stream.request.number)
+        """Ends what nobody waits for any more; its slots and blocks are free within a step. Ended requests stay so."""
+        in_flight = [number for number in stream.unended_numbers if self._streams.pop(number, None) is not None]
+        for number in in_flight:
+            self._queue.cancel(number)
+        if in_flight:
+            self._forget(stream)
 
     def load(self) -> Load:
         """Raises NotReady until there is a model, warm."""
@@ -170,6 +189,8 @@ class Engine:
                 settings.max_slots,
                 settings.max_step_tokens,
                 settings.prefix_cache,
+                settings.priority_aging,
+                settings.preempt_lower_priority,
             )
             self._on_loop(self._become_ready, served, scheduler)
             scheduler.run()
@@ -197,24 +218,26 @@ class Engine:
             stream = self._streams.get(delivery.number)
             if stream is None:
                 continue  # cancelled while the event was on its way
-            stream.put(delivery.event)
+            stream.put(delivery.number, delivery.event)
             if isinstance(delivery.event, Result | Failure):
-                self._forget(stream)
+                del self._streams[delivery.number]
+                if not stream.unended_numbers:
+                    self._forget(stream)
             elif stream.unread_token_count > self.settings.max_unread_tokens:
                 self.cancel(stream)
-                stream.put(Failure(SlowReader(f"{stream.unread_token_count} tokens were left unread")))
+                stream.put(delivery.number, Failure(SlowReader(f"{stream.unread_token_count} tokens were left unread")))
 
     def _end_streams(self, error: EngineError) -> None:
-        for stream in list(self._streams.values()):
-            stream.put(Failure(error))
+        for number, stream in self._streams.items():
+            stream.put(number, Failure(error))
+        for stream in set(self._streams.values()):
             self._forget(stream)
+        self._streams.clear()
 
-    def _forget(self, stream: ResultStream) -> bool:
-        if self._streams.pop(stream.request.number, None) is None:
-            return False
-        self._request_ids.remove(stream.request.id)
+    def _forget(self, stream: ResultStream) -> None:
+        """Lets the request id be used again, when the last of the stream's requests is no longer in flight."""
+        self._request_ids.remove(stream.request_id)
         self._announce_change()
-        return True
 
     def _enter(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle

@@ -1,9 +1,11 @@
-"""What a client hears of its request: one Started, any number of Tokens, and one end, a Result or a Failure."""
+"""What a client hears of a generation: one Started, PromptLogprobs where it asked for them, any number of Tokens, and
+one end, a Result or a Failure."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from server.engine.errors import EngineError
+from server.engine.plan import TokenLogprob
 
 
 class FinishReason(Enum):
@@ -32,11 +34,20 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """How probable each token of the prompt but the first was."""
+
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """The next tokens and the text that became certain with them; either may be empty, not both."""
 
     token_ids: tuple[int, ...]
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Where the request asks for them, one for each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,10 @@ class Result:
     finish: Finish
     usage: Usage
     timing: Timing
+    satisfies_constraint: bool | None = None
+    """Whether the output is an instance of the request's constraint; None without one."""
+    mean_logprob: float | None = None
+    """Of the tokens, by the model's own distribution; None where the request does not ask or nothing was generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +91,4 @@ class Failure:
     error: EngineError
 
 
-Event = Started | Tokens | Result | Failure
+Event = Started | PromptLogprobs | Tokens | Result | Failure

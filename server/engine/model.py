@@ -15,6 +15,9 @@ class SamplingDefaults:
     top_p: float
     sampled_temperature: float
     """The temperature when a request asks for sampling without naming one."""
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

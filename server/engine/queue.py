@@ -34,13 +34,14 @@ class RequestQueue:
     def in_flight(self) -> int:
         return len(self._in_flight)
 
-    def put(self, request: Request) -> None:
-        """Raises QueueFull where `capacity` requests are in flight."""
+    def put(self, *requests: Request) -> None:
+        """Takes all of them, or raises QueueFull where more than `capacity` requests would be in flight."""
         with self._condition:
-            if len(self._in_flight) >= self.capacity:
-                raise QueueFull(f"{self.capacity} requests are running or waiting, the most this server takes")
-            self._in_flight.add(request.number)
-            self._requests.append(request)
+            if len(self._in_flight) + len(requests) > self.capacity:
+                room = f", and this call asks for {len(requests)}" if len(requests) > 1 else ""
+                raise QueueFull(f"{len(self._in_flight)} of {self.capacity} requests are running or waiting{room}")
+            self._in_flight.update(request.number for request in requests)
+            self._requests += requests
             self._condition.notify()
 
     def cancel(self, number: int) -> None:

@@ -6,52 +6,16 @@ from itertools import count
 
 from server.engine.constraint import Constraint
 from server.engine.errors import InvalidArgument
-from server.engine.model import ModelDescription, SamplingDefaults
+from server.engine.model import ModelDescription
+from server.engine.plan import LogprobsWanted
+from server.engine.sampling import Sampling
 
-MAX_TEMPERATURE = 100.0
 MAX_STOP_SEQUENCES = 16
 MAX_STOP_SEQUENCE_LENGTH = 1024
 MAX_STOP_TOKEN_IDS = 128
 MAX_CACHE_SALT_LENGTH = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are chosen; `server/engine/plan.py: Draw` says what each number does.
-
-    Raises InvalidArgument where a number is out of its range.
-    """
-
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= MAX_TEMPERATURE):
-            raise InvalidArgument("sampling.temperature", self.temperature, f"must be from 0 to {MAX_TEMPERATURE:g}")
-        if not 0 < self.top_p <= 1:
-            raise InvalidArgument("sampling.top_p", self.top_p, "must be above 0 and at most 1")
-
-    @classmethod
-    def resolve(
-        cls,
-        defaults: SamplingDefaults,
-        seed: int,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-    ) -> "Sampling":
-        """Fills what the client left unset; setting top_k or top_p without a temperature asks for sampling."""
-        if temperature is None:
-            wants_sampling = top_k is not None or top_p is not None
-            temperature = defaults.sampled_temperature if wants_sampling else defaults.temperature
-        return cls(
-            temperature=temperature,
-            top_k=defaults.top_k if top_k is None else top_k,
-            top_p=defaults.top_p if top_p is None else top_p,
-            seed=seed,
-        )
+MAX_PRIORITY = 100
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +68,16 @@ class Request:
     """Only requests of the same salt share KV blocks. Raises InvalidArgument where it is too long."""
     constraint: Constraint | None = None
     """What the output must be an instance of."""
+    priority: int = 0
+    """Which requests are admitted first: higher ones."""
+    logprobs: LogprobsWanted | None = None
+    """What is told of each token of the output."""
+    prompt_logprobs: int | None = None
+    """How many alternatives are told of each token of the prompt but the first; None tells nothing of them."""
+    wants_mean_logprob: bool = False
+    """Whether the Result tells the mean log-probability of the tokens."""
+    kept_special_token_ids: frozenset[int] = frozenset()
+    """Special tokens whose text is output."""
     number: int = field(init=False, default_factory=count(1).__next__)
     """Our own name for it, unique in the process; everything inside is keyed by it."""
 
@@ -111,6 +85,14 @@ class Request:
         if len(self.cache_salt) > MAX_CACHE_SALT_LENGTH:
             limit = f"must be at most {MAX_CACHE_SALT_LENGTH} characters"
             raise InvalidArgument("cache_salt", f"{len(self.cache_salt)} characters long", limit)
+        if abs(self.priority) > MAX_PRIORITY:
+            raise InvalidArgument("priority", self.priority, f"must be from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+        for name, alternatives in (
+            ("logprobs", 0 if self.logprobs is None else self.logprobs.alternatives),
+            ("prompt_logprobs", self.prompt_logprobs or 0),
+        ):
+            if alternatives > MAX_LOGPROBS:
+                raise InvalidArgument(f"output.{name}", alternatives, f"must be at most {MAX_LOGPROBS}")
 
     @property
     def expires_at(self) -> float:
@@ -139,3 +121,4 @@ class Request:
             if token_ids and max(token_ids) >= model.vocabulary_size:
                 limit = f"must be below the vocabulary size, {model.vocabulary_size}"
                 raise InvalidArgument(name, max(token_ids), limit)
+        self.sampling.check_known(model.vocabulary_size)

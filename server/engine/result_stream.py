@@ -1,63 +1,132 @@
-"""The ResultStream: one request's events on their way from the scheduler to its client."""
+"""The ResultStream: the events of one call's generations on their way from the scheduler to their client."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
-from server.engine.events import Event, Failure, Result, Started, Tokens
+from server.engine.events import Event, Failure, PromptLogprobs, Result, Started, Tokens
+from server.engine.plan import TokenLogprob
 from server.engine.request import Request
 
 
-class ResultStream(AsyncIterator[Event]):
+@dataclass(frozen=True, slots=True)
+class GenerationEvent:
+    index: int
+    """Which of the call's generations it is of, in the order of their requests."""
+    event: Event
+
+
+class ResultStream(AsyncIterator[GenerationEvent]):
     """Lives on the event loop: the engine puts events, one reader iterates over them.
 
-    Tokens that come while nobody reads are joined into one event, so the stream holds at most one Started, one Tokens
-    and one end. The iteration ends after the Result or the Failure.
+    A generation's tokens that come while nobody reads are joined into one event, so the stream holds at most four
+    events of each: Started, PromptLogprobs, Tokens and the end. With a `chunk_interval`, a generation's Tokens come at
+    least that many seconds apart, but for the last of them. The iteration ends after every generation's Result, or
+    after the first Failure.
     """
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self._started: Started | None = None
-        self._token_ids: list[int] = []
-        self._text: list[str] = []
-        self._end: Result | Failure | None = None
-        self._exhausted = False
+    def __init__(self, requests: Sequence[Request], chunk_interval: float = 0.0) -> None:
+        self.requests = tuple(requests)
+        self._chunk_interval = chunk_interval
+        self._open = {request.number: _Unread(index) for index, request in enumerate(requests)}
+        self._put_numbers = set(self._open)
         self._arrived = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def request_id(self) -> str:
+        return self.requests[0].id
+
+    @property
+    def unended_numbers(self) -> frozenset[int]:
+        """The requests whose end has not been put."""
+        return frozenset(self._put_numbers)
 
     @property
     def unread_token_count(self) -> int:
-        return len(self._token_ids)
+        """Tokens that the reader could have and has not taken."""
+        now = self._loop.time()
+        return sum(len(unread.token_ids) for unread in self._open.values() if unread.due_at <= now)
 
-    def put(self, event: Event) -> None:
-        """Takes the next event; one that comes after the end is dropped."""
-        if self._end is not None:
+    def put(self, number: int, event: Event) -> None:
+        """Takes the next event of the request with this number; one that comes after its end is dropped."""
+        if number not in self._put_numbers:
             return
-        match event:
-            case Started():
-                self._started = event
-            case Tokens():
-                self._token_ids += event.token_ids
-                self._text.append(event.text)
-            case Result() | Failure():
-                self._end = event
+        if isinstance(event, Result | Failure):
+            self._put_numbers.remove(number)
+        self._open[number].put(event)
         self._arrived.set()
 
-    async def __anext__(self) -> Event:
-        if self._exhausted:
-            raise StopAsyncIteration
-        await self._arrived.wait()
-        event = self._take()
-        if not (self._token_ids or self._text or self._end):
-            self._arrived.clear()
-        return event
+    async def __anext__(self) -> GenerationEvent:
+        while self._open:
+            event = self._take()
+            if event is not None:
+                return event
+            await self._wait()
+        raise StopAsyncIteration
 
-    def _take(self) -> Event:
-        if self._started is not None:
-            event, self._started = self._started, None
-            return event
-        if self._token_ids or self._text:
-            tokens = Tokens(tuple(self._token_ids), "".join(self._text))
-            self._token_ids, self._text = [], []
-            return tokens
-        assert self._end is not None
-        self._exhausted = True
-        return self._end
+    def _take(self) -> GenerationEvent | None:
+        """What can be had now, of the generation that was served longest ago."""
+        for number, unread in self._open.items():
+            event = unread.take(self._loop.time())
+            if event is None:
+                continue
+            del self._open[number]
+            if isinstance(event, Failure):
+                self._open.clear()
+            elif not isinstance(event, Result):
+                self._open[number] = unread
+                if isinstance(event, Tokens):
+                    unread.due_at = self._loop.time() + self._chunk_interval
+            return GenerationEvent(unread.index, event)
+        return None
+
+    async def _wait(self) -> None:
+        """Until something is put, or tokens that are there are due."""
+        self._arrived.clear()
+        held_until = min((unread.due_at for unread in self._open.values() if unread.has_tokens), default=None)
+        try:
+            async with asyncio.timeout_at(held_until):
+                await self._arrived.wait()
+        except TimeoutError:
+            pass
+
+
+class _Unread:
+    """What the reader has not taken yet of one generation."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.due_at = 0.0
+        """When the reader gets the next tokens, on the event loop's clock."""
+        self.token_ids: list[int] = []
+        self._text: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._first: list[Started | PromptLogprobs] = []
+        self._end: Result | Failure | None = None
+
+    @property
+    def has_tokens(self) -> bool:
+        return bool(self.token_ids or self._text)
+
+    def put(self, event: Event) -> None:
+        match event:
+            case Started() | PromptLogprobs():
+                self._first.append(event)
+            case Tokens():
+                self.token_ids += event.token_ids
+                self._text.append(event.text)
+                self._logprobs += event.logprobs
+            case Result() | Failure():
+                self._end = event
+
+    def take(self, now: float) -> Event | None:
+        if self._first:
+            return self._first.pop(0)
+        if not self.has_tokens:
+            return self._end
+        if now < self.due_at and self._end is None:
+            return None
+        tokens = Tokens(tuple(self.token_ids), "".join(self._text), tuple(self._logprobs))
+        self.token_ids, self._text, self._logprobs = [], [], []
+        return tokens

@@ -6,7 +6,6 @@ preemption and decode are the same code.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from server.engine.plan import Drawn, Fault, Span, StepOutcome, StepPlan
 from server.engine.queue import RequestQueue
 from server.engine.sequence import Sequence
 from server.engine.tokenizer import Tokenizer
+from server.engine.waiting_line import WaitingLine
 
 IDLE_WAIT = 0.5
 """Seconds an idle turn of the loop lasts at most, so that it is seen to turn."""
@@ -50,13 +50,16 @@ class Scheduler:
         max_slots: int,
         max_step_tokens: int,
         prefix_cache: bool = True,
+        priority_aging: float = 10.0,
+        preempt_lower_priority: bool = False,
     ) -> None:
         if max_step_tokens <= max_slots:
             raise ValueError(f"max_step_tokens is {max_step_tokens}: must be above max_slots, {max_slots}")
         self.model, self.tokenizer, self.requests = model, tokenizer, requests
         self.max_slots, self.max_step_tokens, self.prefix_cache = max_slots, max_step_tokens, prefix_cache
         self.pool = BlockPool(model.description.kv_block_count, model.description.kv_block_size)
-        self.waiting: deque[Sequence] = deque()
+        self.preempt_lower_priority = preempt_lower_priority
+        self.waiting = WaitingLine(priority_aging)
         self.running: dict[int, Sequence] = {}
         self.stopping = False
         self.turned_at = time.monotonic()
@@ -87,7 +90,8 @@ class Scheduler:
         """Lets new requests wait, and drops those that were cancelled or whose time is up."""
         self.turned_at = now = time.monotonic()
         arrivals = self.requests.take_all()
-        self.waiting.extend(Sequence(r, self.model.description, self.tokenizer) for r in arrivals.requests)
+        for request in arrivals.requests:
+            self.waiting.add(Sequence(request, self.model.description, self.tokenizer))
         for seq in [*self.waiting, *self.running.values()]:
             if seq.request.number in arrivals.cancelled:
                 self._remove(seq)
@@ -96,23 +100,21 @@ class Scheduler:
         self._deliver()
 
     def admit_waiting(self) -> None:
-        """Gives slots to the longest waiting, while there are slots and KV blocks for all their known tokens.
+        """Gives slots to the first in the line, while there are slots and KV blocks for all their known tokens.
 
-        Blocks that hold a beginning of those tokens already are shared. A block for each running sequence is left to
-        grow into, so that an admission does not preempt at once.
+        Blocks that hold a beginning of those tokens already are shared; one whose next block is being computed by
+        another sequence lets others pass until it is there.
         """
-        while self.waiting and len(self.running) < self.max_slots:
-            seq = self.waiting[0]
-            shared = self._find_prefix(seq)
-            new = self.pool.blocks_for(len(seq.token_ids)) - len(shared)
-            if new + self.pool.unheld_count(shared) + len(self.running) > self.pool.available_count:
+        if not self.waiting or (len(self.running) == self.max_slots and not self.preempt_lower_priority):
+            return
+        coming = {key for seq in self.running.values() for key in self._coming_keys(seq)}
+        for seq in self.waiting:
+            if self._next_key(seq) in coming:
+                continue
+            if not self._make_way(seq):
                 return
-            self.waiting.popleft()
-            self.pool.share(shared)
-            slot = next(slot for slot in range(self.max_slots) if slot not in self.running)
-            computed = len(shared) * self.pool.block_size
-            seq.admit(slot, shared + self.pool.allocate(new), computed, time.monotonic())
-            self.running[slot] = seq
+            self._admit(seq)
+            coming.update(self._coming_keys(seq))
 
     def advance(self) -> None:
         """One step of the model: the next token for every sequence whose known tokens it completes."""
@@ -132,21 +134,21 @@ class Scheduler:
         self._deliver()
 
     def make_room(self) -> None:
-        """Gives sequences KV blocks for their known tokens, oldest first, preempting the newest while there are none.
+        """Gives sequences KV blocks for their known tokens, in turn, preempting the last in turn while there are none.
 
-        The oldest can always run alone, since no request is taken that would not fit the empty pool.
+        The first can always run alone, since no request is taken that would not fit the empty pool.
         """
-        for seq in list(self.running.values()):
+        for seq in self._in_turn():
             while seq.slot is not None and self._missing_blocks(seq) > self.pool.available_count:
-                self._preempt(next(reversed(self.running.values())))
+                self._preempt(self._in_turn()[-1])
             if seq.slot is not None:
                 seq.block_ids += self.pool.allocate(self._missing_blocks(seq))
 
     def plan_step(self) -> StepPlan:
-        """Shares out the step's tokens: one to each sequence that generates, the rest to the others, oldest first."""
+        """Shares out the step's tokens: one to each sequence that generates, the rest to the others, in turn."""
         budget = self.max_step_tokens
         spans = []
-        for seq in sorted(self.running.values(), key=lambda seq: seq.pending_count > 1):
+        for seq in sorted(self._in_turn(), key=lambda seq: seq.pending_count > 1):
             count = min(seq.pending_count, budget)
             if count:
                 spans.append(self._span(seq, count))
@@ -163,15 +165,16 @@ class Scheduler:
                 self._fail(seq, _error_of(seq, drawn))
                 continue
             self._mark_computed(seq, len(span.token_ids))
+            seq.append_prompt_logprobs(outcome.prompt_logprobs.get(span.slot, ()))
             if isinstance(drawn, Drawn):
-                seq.append(drawn.token_id, now)
+                seq.append(drawn, now)
         self._throughput.add(sum(isinstance(drawn, Drawn) for drawn in outcome.draws), now)
         self._check_model_works(outcome)
 
     def end_all(self, error: EngineError) -> None:
         """Ends every request with this error."""
         for request in self.requests.take_all().requests:
-            self.waiting.append(Sequence(request, self.model.description, self.tokenizer))
+            self.waiting.add(Sequence(request, self.model.description, self.tokenizer))
         for seq in [*self.waiting, *self.running.values()]:
             self._fail(seq, error)
         self._deliver()
@@ -199,11 +202,56 @@ class Scheduler:
         assert all(0 <= slot < self.max_slots for slot in self.running)
         assert all(seq.slot is None and not seq.block_ids for seq in self.waiting)
 
+    def _in_turn(self) -> list[Sequence]:
+        """The running sequences, in the order of the line they waited in."""
+        return sorted(self.running.values(), key=self.waiting.turn)
+
+    def _admit(self, seq: Sequence) -> None:
+        self.waiting.remove(seq)
+        shared = self._find_prefix(seq)
+        self.pool.share(shared)
+        slot = next(slot for slot in range(self.max_slots) if slot not in self.running)
+        new = self.pool.allocate(self.pool.blocks_for(len(seq.token_ids)) - len(shared))
+        seq.admit(slot, shared + new, len(shared) * self.pool.block_size, time.monotonic())
+        self.running[slot] = seq
+
+    def _make_way(self, seq: Sequence) -> bool:
+        """Whether the sequence can be admitted, once those of lower priority are preempted where that is allowed."""
+        while not self._can_admit(seq):
+            last = self._in_turn()[-1]
+            comes_before = self.waiting.turn(seq) < self.waiting.turn(last)
+            if not (self.preempt_lower_priority and comes_before and seq.request.priority > last.request.priority):
+                return False
+            self._preempt(last)
+        return True
+
+    def _can_admit(self, seq: Sequence) -> bool:
+        """Leaves each running sequence a block to grow into, so that an admission does not preempt at once."""
+        if len(self.running) == self.max_slots:
+            return False
+        shared = self._find_prefix(seq)
+        new = self.pool.blocks_for(len(seq.token_ids)) - len(shared)
+        return new + self.pool.unheld_count(shared) + len(self.running) <= self.pool.available_count
+
+    def _shareable_keys(self, seq: Sequence) -> list[bytes]:
+        return seq.block_keys(seq.shareable_count // self.pool.block_size) if self.prefix_cache else []
+
     def _find_prefix(self, seq: Sequence) -> list[int]:
-        """Blocks that hold a beginning of the known tokens; at least the last token is left to compute."""
-        if not self.prefix_cache:
+        """Blocks that hold a beginning of the known tokens."""
+        return self.pool.find(self._shareable_keys(seq))
+
+    def _next_key(self, seq: Sequence) -> bytes | None:
+        """Of the first block that the sequence could share if another held it."""
+        keys = self._shareable_keys(seq)
+        found = len(self.pool.find(keys))
+        return keys[found] if found < len(keys) else None
+
+    def _coming_keys(self, seq: Sequence) -> list[bytes]:
+        """Of the blocks that the running sequence is about to fill with known tokens."""
+        if not self.prefix_cache or seq.pending_count <= 1:
             return []
-        return self.pool.find(seq.block_keys((len(seq.token_ids) - 1) // self.pool.block_size))
+        size = self.pool.block_size
+        return seq.block_keys(len(seq.token_ids) // size)[seq.computed // size :]
 
     def _mark_computed(self, seq: Sequence, count: int) -> None:
         """Notes tokens as computed, and lets others find the blocks that are full of them."""
@@ -229,9 +277,9 @@ class Scheduler:
         )
 
     def _preempt(self, seq: Sequence) -> None:
-        """Back to the head of the queue: its tokens stay known, and are computed again when it is admitted again."""
+        """Back into the line: its tokens stay known, and are computed again when it is admitted again."""
         self._free(seq)
-        self.waiting.appendleft(seq)
+        self.waiting.add(seq)
 
     def _free(self, seq: Sequence) -> None:
         assert seq.slot is not None
@@ -282,6 +330,7 @@ class Scheduler:
 
 
 def _error_of(seq: Sequence, fault: Fault) -> EngineError:
-    if seq.constraint_failure is not None:
-        return ConstraintFailed(f"the constraint cannot be followed any further: {seq.constraint_failure}")
+    if fault.by_request:
+        reason = seq.constraint_failure or fault.reason
+        return ConstraintFailed(f"no token can follow the output so far: {reason}")
     return StepFailed(f"the model could not compute this request: {fault.reason}")

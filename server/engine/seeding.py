@@ -12,3 +12,14 @@ def uniform(seed: int, position: int) -> float:
     """
     digest = blake2b(struct.pack("<QQ", seed, position), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
+
+
+def sibling_seed(seed: int, index: int) -> int:
+    """The seed of the generation with this index, of several that a request with this seed asks for.
+
+    The first has the request's own, so that asking for more generations changes nothing of it.
+    """
+    if index == 0:
+        return seed
+    digest = blake2b(struct.pack("<QQ", seed, index), digest_size=8, person=b"sibling").digest()
+    return int.from_bytes(digest, "little")

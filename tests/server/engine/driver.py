@@ -8,7 +8,8 @@ from server.engine.events import Event, Failure, Finish, FinishReason, Result, S
 from server.engine.model import Model, ModelDescription
 from server.engine.plan import Draw, StepOutcome, StepPlan
 from server.engine.queue import RequestQueue
-from server.engine.request import Request, Sampling, Stopping
+from server.engine.request import Request, Stopping
+from server.engine.sampling import Sampling
 from server.engine.scheduler import Delivery, Scheduler
 from server.engine.seeding import uniform
 from server.engine.tokenizer import Tokenizer

@@ -57,6 +57,9 @@ def sentencepiece_like() -> BackendTokenizer:
     return BackendTokenizer(backend, frozenset(range(8, 264)), frozenset({0}))
 
 
+SPECIAL = FakeTokenizer.special_token_ids
+
+
 def word_piece() -> BackendTokenizer:
     pieces = ["[UNK]", "the", "##m", "##s", "cat", "."]
     backend = Backend(models.WordPiece({piece: i for i, piece in enumerate(pieces)}))
@@ -78,19 +81,35 @@ def test_the_pieces_joined_are_the_tokenizers_own_decoding(tokenizer: BackendTok
     token_ids = data.draw(
         st.lists(st.one_of(st.integers(0, min(9, count - 1)), st.integers(0, count - 1)), max_size=16)
     )
-    assert "".join(pieces_of(WindowDetokenizer(tokenizer), token_ids)) == tokenizer.decode(token_ids)
+    silent = tokenizer.special_token_ids
+    assert "".join(pieces_of(WindowDetokenizer(tokenizer, silent), token_ids)) == tokenizer.decode(token_ids)
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [byte_level(), sentencepiece_like(), word_piece()], ids=["byte-level", "sentencepiece", "wordpiece"]
+)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_kept_special_tokens_have_the_text_they_have_in_the_tokenizers_decoding(
+    tokenizer: BackendTokenizer, data: st.DataObject
+) -> None:
+    ids = st.integers(0, tokenizer.backend.get_vocab_size() - 1)
+    special = [st.sampled_from(sorted(tokenizer.special_token_ids))] if tokenizer.special_token_ids else []
+    token_ids = data.draw(st.lists(st.one_of(ids, *special), max_size=16))
+    detokenizer = detokenizer_for(tokenizer, kept_special_token_ids=tokenizer.special_token_ids)
+    assert "".join(pieces_of(detokenizer, token_ids)) == tokenizer.decode(token_ids, keep_special_tokens=True)
 
 
 @settings(max_examples=1000)
 @given(st.one_of(st.binary(max_size=16), st.text(max_size=6).map(str.encode)))
 def test_bytes_through_the_incremental_decoder_are_the_tokenizers_own_decoding(data: bytes) -> None:
     tokenizer = FakeTokenizer()
-    assert "".join(pieces_of(ByteDetokenizer(tokenizer), list(data))) == tokenizer.decode(list(data))
+    assert "".join(pieces_of(ByteDetokenizer(tokenizer, SPECIAL), list(data))) == tokenizer.decode(list(data))
 
 
 @given(st.text(max_size=8))
 def test_a_piece_never_ends_inside_a_character(text: str) -> None:
-    for detokenizer in (ByteDetokenizer(FakeTokenizer()), WindowDetokenizer(FakeTokenizer())):
+    for detokenizer in (ByteDetokenizer(FakeTokenizer(), SPECIAL), WindowDetokenizer(FakeTokenizer(), SPECIAL)):
         so_far = ""
         for piece in pieces_of(detokenizer, list(text.encode())):
             so_far += piece
@@ -99,13 +118,13 @@ def test_a_piece_never_ends_inside_a_character(text: str) -> None:
 
 def test_an_incomplete_character_is_held_and_flushed_at_the_end() -> None:
     euro = list("€".encode())
-    detokenizer = ByteDetokenizer(FakeTokenizer())
+    detokenizer = ByteDetokenizer(FakeTokenizer(), SPECIAL)
     assert [detokenizer.push(i) for i in [65, *euro[:2]]] == ["A", "", ""]
     assert detokenizer.flush() == "\N{REPLACEMENT CHARACTER}"
 
 
 def test_special_tokens_are_no_text() -> None:
-    assert "".join(pieces_of(ByteDetokenizer(FakeTokenizer()), [72, EOS, 105])) == "Hi"
+    assert "".join(pieces_of(ByteDetokenizer(FakeTokenizer(), SPECIAL), [72, EOS, 105])) == "Hi"
 
 
 def test_a_byte_level_vocabulary_gets_the_byte_detokenizer() -> None:

@@ -55,14 +55,14 @@ async def running(
 
 
 async def events_of(stream: ResultStream) -> list[Event]:
-    return [event async for event in stream]
+    return [heard.event async for heard in stream]
 
 
 async def test_requests_stream_their_tokens_across_the_thread() -> None:
     model = FakeModel()
     async with running(model) as engine:
         asked = [request([i], Stopping(max_new_tokens=9), request_id=str(i)) for i in range(4)]
-        heard = await asyncio.gather(*[events_of(engine.submit(req)) for req in asked])
+        heard = await asyncio.gather(*[events_of(engine.submit([req])) for req in asked])
         await engine.idle()
     for req, events in zip(asked, heard, strict=True):
         assert isinstance(events[0], Started)
@@ -85,7 +85,7 @@ async def test_nothing_is_taken_before_the_model_is_warm() -> None:
     assert engine.lifecycle is Lifecycle.LOADING
     assert engine.is_making_progress()
     with pytest.raises(NotReady):
-        engine.submit(request())
+        engine.submit([request()])
     with pytest.raises(NotReady):
         engine.load()
     warm.set()
@@ -96,11 +96,11 @@ async def test_nothing_is_taken_before_the_model_is_warm() -> None:
 async def test_a_request_id_in_flight_is_refused_and_free_again_at_once_after_a_cancel() -> None:
     gate = Gate()
     async with running(FakeModel(before_step=gate)) as engine:
-        first = engine.submit(request(stopping=LONG, request_id="same"))
+        first = engine.submit([request(stopping=LONG, request_id="same")])
         with pytest.raises(DuplicateRequestId, match="'same'"):
-            engine.submit(request(request_id="same"))
+            engine.submit([request(request_id="same")])
         engine.cancel(first)
-        second = engine.submit(request(request_id="same"))
+        second = engine.submit([request(request_id="same")])
         gate.open.set()
         assert isinstance((await events_of(second))[-1], Result)
         engine.cancel(second)
@@ -109,30 +109,30 @@ async def test_a_request_id_in_flight_is_refused_and_free_again_at_once_after_a_
 async def test_slots_and_waiting_places_are_the_bound_and_come_back() -> None:
     gate = Gate()
     async with running(FakeModel(before_step=gate)) as engine:
-        streams = [engine.submit(request(request_id=str(i))) for i in range(4)]
+        streams = [engine.submit([request(request_id=str(i))]) for i in range(4)]
         with pytest.raises(QueueFull, match="4 requests"):
-            engine.submit(request(request_id="5"))
+            engine.submit([request(request_id="5")])
         gate.open.set()
         await asyncio.gather(*map(events_of, streams))
         await engine.idle()
-        assert isinstance((await events_of(engine.submit(request(request_id="5"))))[-1], Result)
+        assert isinstance((await events_of(engine.submit([request(request_id="5")])))[-1], Result)
 
 
 async def test_what_could_never_fit_is_refused_and_nothing_of_it_is_kept() -> None:
     async with running() as engine:
         with pytest.raises(InvalidArgument):
-            engine.submit(request([1] * 500, request_id="big"))
-        assert isinstance((await events_of(engine.submit(request(request_id="big"))))[-1], Result)
+            engine.submit([request([1] * 500, request_id="big")])
+        assert isinstance((await events_of(engine.submit([request(request_id="big")])))[-1], Result)
 
 
 async def test_draining_refuses_the_new_and_finishes_the_old() -> None:
     gate = Gate()
     async with running(FakeModel(before_step=gate)) as engine:
-        stream = engine.submit(request())
+        stream = engine.submit([request()])
         engine.drain()
         assert engine.lifecycle is Lifecycle.DRAINING
         with pytest.raises(Draining):
-            engine.submit(request(request_id="late"))
+            engine.submit([request(request_id="late")])
         gate.open.set()
         assert isinstance((await events_of(stream))[-1], Result)
         await engine.idle()
@@ -141,7 +141,7 @@ async def test_draining_refuses_the_new_and_finishes_the_old() -> None:
 async def test_stopping_ends_what_is_left_with_draining() -> None:
     gate = Gate()
     async with running(FakeModel(before_step=gate)) as engine:
-        streams = [engine.submit(request(stopping=LONG, request_id=str(i))) for i in range(4)]
+        streams = [engine.submit([request(stopping=LONG, request_id=str(i))]) for i in range(4)]
         await asyncio.to_thread(gate.entered.wait, 60)
         asyncio.get_running_loop().call_later(0.05, gate.open.set)
         await engine.stop()
@@ -161,7 +161,7 @@ async def test_a_model_that_does_not_load_is_a_failure_with_its_reason() -> None
         assert str(engine.failure) == "no such model"
         assert not engine.is_making_progress()
         with pytest.raises(EngineDied):
-            engine.submit(request())
+            engine.submit([request()])
 
 
 async def test_a_dead_scheduler_ends_every_stream_and_is_not_alive() -> None:
@@ -169,7 +169,7 @@ async def test_a_dead_scheduler_ends_every_stream_and_is_not_alive() -> None:
         raise SystemExit
 
     async with running(FakeModel(before_step=die)) as engine:
-        streams = [engine.submit(request(stopping=LONG, request_id=str(i))) for i in range(4)]
+        streams = [engine.submit([request(stopping=LONG, request_id=str(i))]) for i in range(4)]
         assert await engine.lifecycle_after(Lifecycle.READY) is Lifecycle.FAILED
         for stream in streams:
             end = (await events_of(stream))[-1]
@@ -185,7 +185,7 @@ async def test_a_failing_step_ends_its_request_and_the_engine_goes_on() -> None:
             raise ValueError("thirteen")
 
     async with running(FakeModel(before_step=poison)) as engine:
-        failure = (await events_of(engine.submit(request([13]))))[-1]
+        failure = (await events_of(engine.submit([request([13])])))[-1]
         assert isinstance(failure, Failure)
         assert isinstance(failure.error, StepFailed)
         assert engine.lifecycle is Lifecycle.READY
@@ -194,8 +194,8 @@ async def test_a_failing_step_ends_its_request_and_the_engine_goes_on() -> None:
 async def test_a_reader_that_leaves_too_much_unread_is_ended_and_the_others_are_not() -> None:
     settings = EngineSettings(max_slots=2, max_waiting=2, max_step_tokens=16, max_unread_tokens=20, stuck_after=60.0)
     async with running(FakeModel(before_step=lambda plan: time.sleep(0.005)), settings) as engine:
-        unread = engine.submit(request(stopping=LONG, request_id="unread"))
-        read = engine.submit(request(stopping=LONG, request_id="read"))
+        unread = engine.submit([request(stopping=LONG, request_id="unread")])
+        read = engine.submit([request(stopping=LONG, request_id="read")])
         events = await events_of(read)
         assert isinstance(events[-1], Result)
         await engine.idle()
@@ -208,7 +208,7 @@ async def test_a_step_that_hangs_is_no_progress_until_it_ends() -> None:
     settings = EngineSettings(max_slots=2, max_waiting=2, max_step_tokens=16, max_unread_tokens=20, stuck_after=0.0)
     gate = Gate()
     async with running(FakeModel(before_step=gate), settings) as engine:
-        stream = engine.submit(request())
+        stream = engine.submit([request()])
         await asyncio.to_thread(gate.entered.wait, 60)
         assert not engine.is_making_progress()
         gate.open.set()

@@ -4,7 +4,8 @@ import pytest
 
 from server.engine.errors import InvalidArgument
 from server.engine.model import SamplingDefaults
-from server.engine.request import Request, Sampling, Stopping
+from server.engine.request import Request, Stopping
+from server.engine.sampling import Sampling
 from tests.server.engine.driver import GREEDY, request
 from tests.server.fakes import VOCABULARY_SIZE, describe
 

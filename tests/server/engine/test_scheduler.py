@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from server.engine.errors import StepFailed
 from server.engine.events import Failure, FinishReason, Started, Tokens
 from server.engine.plan import StepPlan
-from server.engine.request import Sampling, Stopping
+from server.engine.request import Stopping
+from server.engine.sampling import Sampling
 from server.engine.scheduler import MAX_FAILED_STEPS
 from tests.server.engine.driver import Arrival, Driver, expected_tokens, request
 from tests.server.fakes import EOS, VOCABULARY_SIZE, FakeModel, describe

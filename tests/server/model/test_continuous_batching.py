@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 
 from server.engine.engine import Served
 from server.engine.events import Started
-from server.engine.request import Request, Sampling, Stopping
+from server.engine.request import Request, Stopping
+from server.engine.sampling import Sampling
 from server.model.default_model import DEFAULT_MODEL
 from server.model.loading import ModelSettings, load_served
 from tests.server.engine.driver import GREEDY, Arrival, Driver, request

@@ -154,7 +154,7 @@ async def test_a_stream_that_ends_without_a_result_is_internal(
 ) -> None:
     running = await serving.hold_steps(generate_request())
     (stream,) = serving.engine._streams.values()
-    stream._exhausted = True
+    stream._open.clear()
     serving.steps.open()
     refused = await refusal(running)
     assert (refused.code, refused.reason) == (grpc.StatusCode.INTERNAL, "ENDED_WITHOUT_RESULT")
