@@ -25,4 +25,4 @@ def step_isolating_faults(model: Model, plan: StepPlan) -> StepOutcome:
     half = len(plan.spans) // 2
     first = step_isolating_faults(model, StepPlan(plan.spans[:half]))
     second = step_isolating_faults(model, StepPlan(plan.spans[half:]))
-    return StepOutcome(first.draws + second.draws)
+    return StepOutcome(first.draws + second.draws, {**first.prompt_logprobs, **second.prompt_logprobs})

@@ -274,6 +274,7 @@ class Scheduler:
             token_ids=tuple(seq.token_ids[seq.computed : end]),
             block_ids=tuple(seq.block_ids),
             draw=seq.draw() if end == len(seq.token_ids) else None,
+            prompt_logprobs=seq.prompt_logprobs_wanted(count),
         )
 
     def _preempt(self, seq: Sequence) -> None:
@@ -310,6 +311,8 @@ class Scheduler:
     def _report(self, seq: Sequence) -> None:
         if started := seq.take_started():
             self._send(seq, started)
+        if prompt_logprobs := seq.take_prompt_logprobs():
+            self._send(seq, prompt_logprobs)
         if tokens := seq.take_tokens():
             self._send(seq, tokens)
 

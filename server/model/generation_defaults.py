@@ -26,20 +26,17 @@ NEUTRAL = {
     "max_time": None,
     "min_length": 0,
     "min_new_tokens": 0,
-    "min_p": 0.0,
     "no_repeat_ngram_size": 0,
     "num_beam_groups": 1,
     "num_beams": 1,
     "num_return_sequences": 1,
     "penalty_alpha": 0.0,
     "prompt_lookup_num_tokens": None,
-    "repetition_penalty": 1.0,
     "sequence_bias": None,
     "stop_strings": None,
     "suppress_tokens": None,
     "token_healing": False,
     "top_h": 1.0,
-    "typical_p": 1.0,
     "use_mtp": False,
     "watermarking_config": None,
 }
@@ -83,7 +80,7 @@ def _sampling(config: GenerationConfig) -> SamplingDefaults:
 
     def setting(name: str) -> Any:
         value = getattr(config, name)
-        return fallbacks[name] if value is None else value
+        return fallbacks.get(name) if value is None else value
 
     temperature = float(setting("temperature"))
     return SamplingDefaults(
@@ -91,6 +88,9 @@ def _sampling(config: GenerationConfig) -> SamplingDefaults:
         top_k=int(setting("top_k")),
         top_p=float(setting("top_p")),
         sampled_temperature=temperature,
+        min_p=float(setting("min_p") or 0.0),
+        typical_p=float(setting("typical_p")),
+        repetition_penalty=float(setting("repetition_penalty")),
     )
 
 

@@ -8,91 +8,63 @@ from collections.abc import Sequence
 
 import torch
 
-from server.engine.plan import Draw, Drawn, Fault
-
-INT32_MAX = 2**31 - 1
+from server.engine.plan import Draw, Drawn, Fault, TokenLogprob
+from server.model.distribution import Distribution
+from server.model.logit_processing import process_logits
+from server.model.logprobs import logprobs_by_logits, logprobs_by_masses
 
 
 def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn | Fault]:
-    """One outcome per row of logits `[rows, vocabulary]`, a Fault where the row is not finite or forbids every token.
+    """One outcome per row of logits `[rows, vocabulary]`, a Fault where the row is not finite or allows no token.
 
     `logits` is overwritten.
     """
     logits = logits.float()
     finite = (logits.amax(-1).isfinite() & logits.amin(-1).isfinite()).tolist()
-    _forbid(logits, draws)
-    _allow_only(logits, draws)
+    tell_own = [i for i, draw in enumerate(draws) if draw.logprobs is not None and not draw.logprobs.processed]
+    own_logits = logits[tell_own]
+    process_logits(logits, draws)
     highest, choices = logits.max(-1)
     possible = highest.isfinite().tolist()
-    sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0 and finite[i] and possible[i]]
-    # Apart, so that a row that keeps few tokens does not pay for the sorting of one that keeps all.
-    for group in ([i for i in sampled if draws[i].top_k], [i for i in sampled if not draws[i].top_k]):
-        if group:
-            rows = torch.tensor(group, device=logits.device)
-            choices[rows] = _sample(logits[rows], [draws[i] for i in group])
-    return [_outcome(*row) for row in zip(choices.tolist(), finite, possible, strict=True)]
+    distributions = _distributions(logits, draws, [a and b for a, b in zip(finite, possible, strict=True)])
+    for rows, distribution in distributions:
+        choices[rows] = distribution.tokens_at([draws[i].uniform for i in rows])
+    token_ids: list[int] = choices.tolist()
+
+    logprobs: dict[int, TokenLogprob] = {}
+    tell_processed = [i for i, draw in enumerate(draws) if draw.logprobs is not None and draw.logprobs.processed]
+    for rows, of_logits in ((tell_own, own_logits), (tell_processed, logits[tell_processed])):
+        found = logprobs_by_logits(of_logits, [token_ids[i] for i in rows], [_alternatives(draws[i]) for i in rows])
+        logprobs.update(zip(rows, found, strict=True))
+    for rows, distribution in distributions:
+        told = [k for k, i in enumerate(rows) if i in tell_processed]
+        found = logprobs_by_masses(
+            distribution.ordered[told],
+            distribution.masses[told],
+            [token_ids[rows[k]] for k in told],
+            [_alternatives(draws[rows[k]]) for k in told],
+        )
+        logprobs.update(zip([rows[k] for k in told], found, strict=True))
+    return [_outcome(token_id, logprobs.get(i), finite[i], possible[i]) for i, token_id in enumerate(token_ids)]
 
 
-def _outcome(token_id: int, finite: bool, possible: bool) -> Drawn | Fault:
+def _distributions(
+    logits: torch.Tensor, draws: Sequence[Draw], can_be_drawn: Sequence[bool]
+) -> list[tuple[list[int], Distribution]]:
+    """Of the rows that are sampled, with the rows.
+
+    Apart, so that a row that keeps few tokens does not pay for the sorting of one that keeps all.
+    """
+    sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0 and can_be_drawn[i]]
+    few, all_ = [i for i in sampled if draws[i].top_k], [i for i in sampled if not draws[i].top_k]
+    return [(rows, Distribution.of(logits[rows], [draws[i] for i in rows])) for rows in (few, all_) if rows]
+
+
+def _alternatives(draw: Draw) -> int:
+    return 0 if draw.logprobs is None else draw.logprobs.alternatives
+
+
+def _outcome(token_id: int, logprob: TokenLogprob | None, finite: bool, possible: bool) -> Drawn | Fault:
     if not finite:
         return Fault("its logits are not finite")
-    return Drawn(token_id) if possible else Fault("every token is forbidden", by_request=True)
-
-
-def _forbid(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
-    pairs = [(row, token_id) for row, draw in enumerate(draws) for token_id in draw.forbidden_token_ids]
-    if pairs:
-        rows, token_ids = torch.tensor(pairs, device=logits.device).unbind(1)
-        logits[rows, token_ids] = float("-inf")
-
-
-def _allow_only(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
-    rows = [row for row, draw in enumerate(draws) if draw.allowed is not None]
-    if not rows:
-        return
-    masks = b"".join(draw.allowed.result() for draw in draws if draw.allowed is not None)
-    packed = torch.frombuffer(bytearray(masks), dtype=torch.uint8).to(logits.device).view(len(rows), -1, 1)
-    bits = packed >> torch.arange(8, dtype=torch.uint8, device=logits.device) & 1
-    allowed = bits.flatten(1)[:, : logits.shape[-1]].bool()
-    logits[rows] = logits[rows].masked_fill(~allowed, float("-inf"))
-
-
-def _sample(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
-    """The token ids `[rows]` at each draw's `uniform` in the distribution of logits `[rows, vocabulary]`."""
-    vocabulary = logits.shape[-1]
-
-    def column(values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
-
-    keep = [min(draw.top_k or vocabulary, vocabulary) for draw in draws]
-    ordered = _falling_order(logits, max(keep))
-    falling = logits.gather(-1, ordered).double()
-    masses = ((falling - falling[:, :1]) / column([draw.temperature for draw in draws])).exp()
-    ranks = torch.arange(max(keep), device=logits.device)
-    masses = masses.masked_fill(ranks >= column(keep), 0.0)
-    running = masses.cumsum(-1)
-    before = running - masses
-    kept = before < column([draw.top_p for draw in draws]) * running[:, -1:]
-    masses = masses.masked_fill(~kept, 0.0)
-    running = masses.cumsum(-1)
-    target = column([draw.uniform for draw in draws]) * running[:, -1:]
-    # The rank drawn is the number of tokens whose mass lies wholly at or below the target. Rounding could put the
-    # target at the very end, hence the bound: the last token of any mass.
-    last = (masses > 0).sum(-1, keepdim=True) - 1
-    rank = torch.minimum((running <= target).sum(-1, keepdim=True), last)
-    return ordered.gather(-1, rank)[:, 0]
-
-
-def _falling_order(logits: torch.Tensor, count: int) -> torch.Tensor:
-    """Ids `[rows, count]` of the largest float32 logits, falling; of equals the lower id first.
-
-    Sorts integers that order as the floats do, with the id in the low bits: no two are equal, so every way of sorting,
-    partial or whole, on any device, gives the same order.
-    """
-    bits = (logits + 0.0).view(torch.int32)  # adding zero turns -0.0 into 0.0, its equal
-    ascending = torch.where(bits < 0, bits ^ INT32_MAX, bits).long()
-    ids = torch.arange(logits.shape[-1], device=logits.device)
-    keys = (ascending << 32) + (INT32_MAX - ids)
-    whole = count == logits.shape[-1]
-    falling = keys.sort(-1, descending=True).values if whole else keys.topk(count).values
-    return INT32_MAX - (falling & 0xFFFFFFFF)
+    return Drawn(token_id, logprob) if possible else Fault("every token is forbidden", by_request=True)

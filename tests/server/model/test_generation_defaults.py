@@ -20,6 +20,10 @@ def made(**settings: object) -> GenerationConfig:
         ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, SamplingDefaults(0.6, 50, 0.9, 0.6)),
         ({"do_sample": False, "temperature": 0.6, "top_k": 20}, SamplingDefaults(0.0, 20, 1.0, 0.6)),
         ({"do_sample": True, "top_k": 0}, SamplingDefaults(1.0, 0, 1.0, 1.0)),
+        (
+            {"do_sample": True, "min_p": 0.1, "typical_p": 0.9, "repetition_penalty": 1.1},
+            SamplingDefaults(1.0, 50, 1.0, 1.0, min_p=0.1, typical_p=0.9, repetition_penalty=1.1),
+        ),
     ],
 )
 def test_sampling_defaults(config: dict[str, object], expected: SamplingDefaults) -> None:
@@ -45,7 +49,7 @@ def test_end_of_sequence_ids(given: int | list[int] | None, ids: set[int]) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("repetition_penalty", 1.1), ("num_beams", 4), ("suppress_tokens", [3]), ("min_p", 0.1)]
+    ("name", "value"), [("no_repeat_ngram_size", 2), ("num_beams", 4), ("suppress_tokens", [3]), ("eta_cutoff", 0.1)]
 )
 def test_a_setting_that_is_not_served_is_refused_by_name_or_ignored_when_told(name: str, value: object) -> None:
     config = made(do_sample=True, eos_token_id=2, **{name: value})
