@@ -62,6 +62,6 @@ def _typical(masses: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     probabilities = masses / masses.cumsum(-1)[:, -1:]
     entropy = torch.special.entr(probabilities).cumsum(-1)[:, -1:]
     distance = (-probabilities.log() - entropy).abs()  # infinite where filtered out, so those come last
-    nearest = distance.argsort(-1, stable=True)
+    nearest = distance.sort(dim=-1, stable=True).indices
     kept = torch.zeros_like(masses).scatter(-1, nearest, _smallest_set(masses.gather(-1, nearest), share))
     return torch.where(share < 1, kept, masses)
