@@ -77,6 +77,13 @@ def test_any_text_comes_out_in_its_order_and_nothing_is_added_to_it(
 
 
 @settings(max_examples=1000)
+@given(fragment_texts.filter(lambda text: bool(text.strip())), formats)
+def test_text_in_which_no_call_is_found_is_content_as_it_was_written(text: str, tool_calls: ToolCallFormat) -> None:
+    parts = parsed(parser(tool_calls), text)
+    assert parts == [Content(text)] or any(isinstance(part, ToolCallPart) for part in parts)
+
+
+@settings(max_examples=1000)
 @given(fragment_texts, formats)
 def test_a_call_is_complete_only_with_a_name_and_arguments_that_are_a_json_object(
     text: str, tool_calls: ToolCallFormat
