@@ -67,6 +67,8 @@ class Result:
     finish: Finish
     usage: Usage
     timing: Timing
+    satisfies_constraint: bool | None = None
+    """Whether the text is an instance of the request's constraint; None without one, or where a stop cut the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,9 +93,9 @@ class Sequence:
         self._first_token_at = now if self._first_token_at is None else self._first_token_at
         self.token_ids.append(token_id)
         self._unsent_ids.append(token_id)
-        if self._constraint is not None and token_id not in self._end_token_ids:
-            self._constraint.advance(token_id)
         if self._is_text(token_id):
+            if self._constraint is not None and token_id not in self._end_token_ids:
+                self._constraint.advance(token_id)
             may_match = self.generated_count >= self.request.stopping.min_new_tokens
             self._unsent_text += self._stop.push(self._detokenizer.push(token_id), may_match=may_match)
 
@@ -103,6 +103,12 @@ class Sequence:
     def constraint_failure(self) -> str | None:
         """Why the output cannot be brought to an instance of the request's constraint, where it cannot."""
         return None if self._constraint is None else self._constraint.failure
+
+    def _satisfies_constraint(self) -> bool | None:
+        # A stop sequence cuts the text at any character; the constraint follows whole tokens.
+        if self._constraint is None or self._stop.matched is not None:
+            return None
+        return self._constraint.is_instance()
 
     def _is_text(self, token_id: int) -> bool:
         """An ending token's own text is output only where the request includes stop text."""
@@ -158,4 +164,5 @@ class Sequence:
             time_to_first_token=None if first is None else first - arrived,
             total=now - arrived,
         )
-        return Result(finish, Usage(self.prompt_count, self.generated_count, self.cached_count), timing)
+        usage = Usage(self.prompt_count, self.generated_count, self.cached_count)
+        return Result(finish, usage, timing, self._satisfies_constraint())

@@ -92,6 +92,8 @@ def result(event: Result) -> pb.Result:
         message.stop_sequence = finish.stop_sequence
     if finish.stop_token_id is not None:
         message.stop_token_id = finish.stop_token_id
+    if event.satisfies_constraint is not None:
+        message.satisfies_constraint = event.satisfies_constraint
     return message
 
 

@@ -11,7 +11,7 @@ from treadle.v1 import generation_pb2 as pb
 from server.engine.engine import Served
 from server.engine.errors import InvalidArgument
 from server.rpc import from_wire
-from tests.server.fakes import VOCABULARY_SIZE, FakeModel, FakeTokenizer, describe
+from tests.server.fakes import VOCABULARY_SIZE, FakeConstraints, FakeModel, FakeTokenizer, describe
 from tests.server.rpc.serving import Serving, generate_request
 
 DEFAULTS = describe().sampling_defaults
