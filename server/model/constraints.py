@@ -1,7 +1,7 @@
 """Constraints by llguidance: https://github.com/guidance-ai/llguidance. Its matchers work over the model's vocabulary.
 
 Where a constraint leaves one way for the text to go on, llguidance allows only the tokens that the tokenizer itself
-would make of it.
+would make of it. Where that way is the text of a special token, none of them is left, and the constraint fails.
 """
 
 import json
@@ -119,8 +119,8 @@ class LLGuidanceCompiler:
             raise _refusal(source, _reason(str(error))) from error
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=PARSER_LIMITS)
         text = self._vocabulary.text_that_continues(matcher)
-        if matcher.is_error():
-            raise _refusal(source, _reason(matcher.get_error()))
+        if error := _error_of(matcher):
+            raise _refusal(source, error)
         # A schema within a grammar may ask llguidance to warn of what it does not support, and go on without.
         if warnings := matcher.get_grammar_warnings():
             raise _refusal(source, _reason(warnings[0]))
@@ -165,7 +165,7 @@ class _State:
 
     def advance(self, token_id: int) -> None:
         if not self._matcher.consume_token(token_id):
-            self.failure = _reason(self._matcher.get_error())
+            self.failure = _error_of(self._matcher) or "the last token does not continue it"
 
     def is_instance(self) -> bool:
         return self._matcher.is_accepting()
@@ -177,8 +177,7 @@ class _State:
         text = self._vocabulary.text_that_continues(self._matcher)
         possible = text | (_bits(end_token_ids) if self.is_instance() else 0)
         if not possible:
-            error = self._matcher.get_error()
-            self.failure = _reason(error) if error else "no token of the vocabulary continues it"
+            self.failure = _error_of(self._matcher) or "no token of the vocabulary continues it"
         return (possible & ~_bits(unwanted) or possible).to_bytes(-(-self._vocabulary.size // 8), "little")
 
 
@@ -216,6 +215,12 @@ def _refusal(source: ConstraintSource, reason: str) -> InvalidArgument:
         "set" if shown is None else repr(shown if len(shown) <= MAX_SHOWN_LENGTH else shown[:MAX_SHOWN_LENGTH] + "…")
     )
     return InvalidArgument(source.field, value, reason)
+
+
+def _error_of(matcher: LLMatcher) -> str | None:
+    """What has gone wrong, other than that nothing can follow."""
+    error = matcher.get_error()
+    return _reason(error) if error and not error.startswith("NoExtension") else None
 
 
 def _reason(message: str) -> str:

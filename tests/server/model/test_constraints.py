@@ -119,7 +119,7 @@ ARITHMETIC = Grammar('start: term ("+" term)*\nterm: /[0-9]+/ | "(" start ")"')
             ['{"name":"Zoë 🦊","age":3}', '{ "name": "",\n  "age": 0 }'],
             ['{"age":3}', '{"name":"","age":-1}', "{"],
         ),
-        (JsonObject(), ["{}", '{"a":[1,null,{"b":"\\u00e9\\n"}]}'], ["[]", '{"a":}', "{'a':1}"]),
+        (JsonObject(), ["{}", '{"a":[1,null,{"b":"é\\n"}]}'], ["[]", '{"a":}', "{'a':1}"]),
         (Regex(r"[a-z]+@[a-z]+\.(com|org)"), ["me@there.org"], ["me@there.net", "me@there.or", " me@there.org"]),
         (ARITHMETIC, ["1", "1+(22+3)"], ["1+", "(1", "1-1"]),
         (Choice(("a", "ab", "abc d")), ["a", "ab", "abc d"], ["abc", "b"]),
@@ -196,7 +196,6 @@ TOO_MUCH: dict[str, JsonSchema | Regex | Grammar] = {
     "nested schemas": JsonSchema(nested('{"items":', "{}", "}", 5000)),
     "nested brackets": JsonSchema(nested("[", "", "]", 30_000)),
     "nested groups": Regex(nested("(", "a", ")", 30_000)),
-    "repeated repetitions": Regex("((a{1,1000}){1,1000}){1,1000}"),
     "nested rules": Grammar("start: " + nested("(", '"a"', ")", 30_000)),
     "a chain of rules": Grammar("start: r0\n" + "".join(f'r{i}: "a" r{i + 1}\n' for i in range(3000)) + 'r3000: "a"'),
 }
@@ -277,19 +276,22 @@ def test_special_tokens_are_never_part_of_the_text(vocabulary: Vocabulary) -> No
 
 
 def test_the_text_of_a_special_token_is_spelt_with_ordinary_ones(vocabulary: Vocabulary) -> None:
-    state = vocabulary.compile(Choice(("<|im_end|>",))).start()
-    output = walk(state, vocabulary.ends, random.Random(0), most_tokens=20)
-    assert output is not None
-    assert not vocabulary.tokenizer.special_token_ids & set(output)
-    assert vocabulary.tokenizer.decode(output) == "<|im_end|>"
+    constraint = vocabulary.compile(Choice(("<|im_end|>", "<b>")))
+    texts = set()
+    for seed in range(10):
+        output = walk(constraint.start(), vocabulary.ends, random.Random(seed), most_tokens=20)
+        assert output is not None
+        assert not vocabulary.tokenizer.special_token_ids & set(output)
+        texts.add(vocabulary.tokenizer.decode(output))
+    assert texts == {"<|im_end|>", "<b>"}
 
 
 def test_what_is_unwanted_is_left_out_where_anything_else_is_possible(vocabulary: Vocabulary) -> None:
     (x, y) = (vocabulary.tokenizer.encode(text, add_special_tokens=False)[0] for text in "xy")
     ends = vocabulary.ends
     one_letter = vocabulary.start(Regex("[xy]z?"))
-    assert bits(one_letter.allowed(ends, ends | {x}).result()) & {x, y} == {y}
-    assert bits(one_letter.allowed(ends, {x, y}).result()).isdisjoint({x, y}), "tokens such as xz are left"
+    assert bits(one_letter.allowed(ends, ends | {x}).result()) == {y}
+    assert bits(one_letter.allowed(ends, ends | {x, y}).result()) == {x, y}
     may_go_on = vocabulary.start(Regex("xy?"), "x")
     assert bits(may_go_on.allowed(ends, ends).result()) == {y}
     complete = vocabulary.start(Regex("x"), "x")
