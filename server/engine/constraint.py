@@ -115,8 +115,12 @@ class Constraint(Protocol):
 class ConstraintCompiler(Protocol):
     """Safe to use from several threads."""
 
+    def cached(self, source: ConstraintSource) -> Constraint | None:
+        """What was compiled of an equal source before, at once, where it is still kept."""
+        ...
+
     def compile(self, source: ConstraintSource) -> Constraint:
-        """Takes as long as its limits allow, often milliseconds.
+        """Takes as long as its limits allow: a tenth of a second, or seconds before it is refused.
 
         Raises InvalidArgument with the reason where the source is not understood, not supported, has no instance but
         the empty text, or takes too much time or memory to compile.

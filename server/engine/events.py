@@ -79,7 +79,7 @@ class Result:
     usage: Usage
     timing: Timing
     satisfies_constraint: bool | None = None
-    """Whether the output is an instance of the request's constraint; None without one."""
+    """Whether the text is an instance of the request's constraint; None without one, or where a stop cut the text."""
     mean_logprob: float | None = None
     """Of the tokens, by the model's own distribution; None where the request does not ask or nothing was generated."""
 

@@ -166,9 +166,9 @@ class Sequence:
             self._logprob_sum += drawn.logprob.logprob
             if not self._needs_own_logprobs:
                 self._unsent_logprobs.append(drawn.logprob)
-        if self._constraint is not None and token_id not in self._end_token_ids:
-            self._constraint.advance(token_id)
         if self._is_text(token_id):
+            if self._constraint is not None and token_id not in self._end_token_ids:
+                self._constraint.advance(token_id)
             may_match = self.generated_count >= self.request.stopping.min_new_tokens
             self._unsent_text += self._stop.push(self._detokenizer.push(token_id), may_match=may_match)
 
@@ -180,6 +180,12 @@ class Sequence:
     def constraint_failure(self) -> str | None:
         """Why the output cannot be brought to an instance of the request's constraint, where it cannot."""
         return None if self._constraint is None else self._constraint.failure
+
+    def _satisfies_constraint(self) -> bool | None:
+        # A stop sequence cuts the text at any character; the constraint follows whole tokens.
+        if self._constraint is None or self._stop.matched is not None:
+            return None
+        return self._constraint.is_instance()
 
     def _is_text(self, token_id: int) -> bool:
         """An ending token's own text is output only where the request includes stop text, or keeps special tokens."""
@@ -246,7 +252,7 @@ class Sequence:
             finish,
             Usage(self.prompt_count, self.generated_count, self.cached_count),
             timing,
-            satisfies_constraint=None if self._constraint is None else self._constraint.is_instance(),
+            satisfies_constraint=self._satisfies_constraint(),
             mean_logprob=self._mean_logprob(),
         )
 

@@ -1,33 +1,32 @@
 """Compiles a grammar in a process of its own, where one that is too much to compile can do no harm.
 
 llguidance bounds much of its work but not all: a schema of a few bytes can make it build an automaton of gigabytes for
-minutes, and deep nesting overflows its stack, which ends a process. Nothing can interrupt it in a thread. So a grammar
-is compiled here first, over a vocabulary of bytes, under limits that the system enforces; the server compiles only what
-came through.
+minutes, and a long chain of references overflows the stack, which ends the process. Nothing can interrupt it in a
+thread. So a grammar is compiled here first, over a vocabulary of bytes, under limits that the system enforces; the
+server compiles only what came through.
 """
 
 import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-Answer = TypeVar("Answer")
-
-STACK_BYTES = 256 << 20
-"""Of address space, for the thread that compiles: enough for the deepest nesting of the largest source."""
+PARSER_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+"""At most about 100 MB for each sequence that follows a constraint; the rest as llguidance has it: a mask takes some
+20 ms at most."""
+STACK_BYTES = 1 << 20
+"""Of the thread that compiles: half of the least that the system's C library gives a thread of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialLimits:
     seconds: float = 5.0
     memory: int = 1 << 30
-    """Bytes of address space, the stack included."""
+    """Bytes of address space."""
 
 
 class TrialFailed(Exception):
@@ -45,30 +44,6 @@ def try_compiling(grammar: str, limits: TrialLimits) -> None:
         raise TrialFailed("it takes more memory to compile than the server allows") from error
 
 
-def parser_limits() -> LLParserLimits:
-    """Below llguidance's own defaults where a mask of a request would hold up the step of all."""
-    return LLParserLimits(step_lexer_fuel=50_000, step_max_items=20_000, max_lexer_states=50_000, verbose_errors=False)
-
-
-def on_deep_stack(work: Callable[[], Answer]) -> Answer:
-    """Does the work on a thread with a stack of STACK_BYTES, and waits for it."""
-    future: Future[Answer] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # a panic in Rust is no Exception
-            future.set_exception(error)
-
-    # The size is that of every thread started meanwhile, which costs them nothing but address space.
-    usual = threading.stack_size(STACK_BYTES)
-    try:
-        threading.Thread(target=run, name="constraint").start()
-    finally:
-        threading.stack_size(usual)
-    return future.result()
-
-
 class _Bytes:
     """A vocabulary of the 256 bytes and an end, in the form TokenizerWrapper takes."""
 
@@ -83,12 +58,12 @@ class _Bytes:
 
 def _compile(grammar: str) -> None:
     tokenizer = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=[256])
-    LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits()).compute_bitmask()
+    LLMatcher(tokenizer, grammar, log_level=0, limits=PARSER_LIMITS).compute_bitmask()
 
 
 if __name__ == "__main__":
     memory = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    grammar = sys.stdin.buffer.read().decode()
-    on_deep_stack(lambda: _compile(grammar))
+    threading.stack_size(STACK_BYTES)
+    threading.Thread(target=_compile, args=(sys.stdin.buffer.read().decode(),)).start()

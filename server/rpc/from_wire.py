@@ -9,7 +9,16 @@ from dataclasses import replace
 from google.protobuf.duration_pb2 import Duration
 from treadle.v1 import generation_pb2 as pb
 
-from server.engine.constraint import MAX_CHOICES, Choice, ConstraintSource, Grammar, JsonObject, JsonSchema, Regex
+from server.engine.constraint import (
+    MAX_CHOICES,
+    Choice,
+    Constraint,
+    ConstraintSource,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+)
 from server.engine.engine import Served
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
@@ -30,13 +39,14 @@ def fields_of(parent: str) -> Iterator[None]:
         raise InvalidArgument(f"{parent}.{error.field}", error.value, error.limit) from error
 
 
-def request(message: pb.GenerateRequest, request_id: str, arrived_at: float, served: Served) -> Request:
+def request(
+    message: pb.GenerateRequest, request_id: str, arrived_at: float, served: Served, compiled: Constraint | None = None
+) -> Request:
     """Fills in what the message leaves unset, and tokenizes: work for a thread, not for the event loop."""
     model = served.model.description
     chosen = sampling(message.sampling, model.sampling_defaults)
     criteria = stopping(message.stopping)
     prompt = _prompt_token_ids(message, served)
-    asked = constraint(message.constraint) if message.HasField("constraint") else None
     if criteria.max_new_tokens is None:
         criteria = replace(criteria, max_new_tokens=_default_max_new_tokens(model, len(prompt)))
     return Request(
@@ -47,7 +57,7 @@ def request(message: pb.GenerateRequest, request_id: str, arrived_at: float, ser
         arrived_at=arrived_at,
         stopping=criteria,
         cache_salt=message.cache_salt,
-        constraint=None if asked is None else served.constraints.compile(asked),
+        constraint=compiled,
     )
 
 

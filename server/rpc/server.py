@@ -17,6 +17,8 @@ from server.rpc.servicer import SERVICE, GenerationServicer, ServicerSettings
 from server.rpc.text_workers import TextWorkers
 
 TEXT_WORKERS = 4
+COMPILE_WORKERS = 2
+"""Constraints that are compiled at once."""
 CLOSING_TIME = 2.0
 """Seconds the last statuses get to leave for their clients."""
 
@@ -54,13 +56,14 @@ class Server:
         self._settings = settings
         self._calls = OpenCalls(settings.max_open_requests)
         self._workers = TextWorkers(TEXT_WORKERS)
+        self._compilers = TextWorkers(COMPILE_WORKERS)
         self._health = Health(engine, services=(SERVICE,))
         self._following: asyncio.Task[None] | None = None
         # gRPC itself refuses what is far too large without keeping it; what is a little too large gets our details.
         hard_limit = ("grpc.max_receive_message_length", 2 * settings.max_message_bytes)
         self._server = grpc.aio.server(options=(*OPTIONS, hard_limit))
         servicer_settings = ServicerSettings(settings.max_message_bytes, settings.log_prompts)
-        servicer = GenerationServicer(engine, self._calls, self._workers, servicer_settings)
+        servicer = GenerationServicer(engine, self._calls, self._workers, self._compilers, servicer_settings)
         self._server.add_generic_rpc_handlers((servicer.handlers(),))
         add_HealthServicer_to_server(self._health.servicer, self._server)
         services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -92,6 +95,7 @@ class Server:
             self._following.cancel()
         await self._server.stop(grace=None)
         self._workers.close()
+        self._compilers.close()
 
 
 def _check_bindable(host: str, port: int) -> None:

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import Message
 from treadle.v1 import generation_pb2 as pb
 
+from server.engine.constraint import Constraint, ConstraintCompiler
 from server.engine.engine import Engine, Lifecycle, Served
 from server.engine.errors import Draining, InvalidArgument
 from server.engine.events import Failure, Result, Started, Tokens
@@ -41,10 +42,18 @@ class ServicerSettings:
 class GenerationServicer:
     """The methods take their request as bytes: `decoding.py` says why."""
 
-    def __init__(self, engine: Engine, calls: OpenCalls, workers: TextWorkers, settings: ServicerSettings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        calls: OpenCalls,
+        workers: TextWorkers,
+        compilers: TextWorkers,
+        settings: ServicerSettings,
+    ) -> None:
         self._engine = engine
         self._calls = calls
         self._workers = workers
+        self._compilers = compilers
         self._settings = settings
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -116,7 +125,10 @@ class GenerationServicer:
     async def _generation(self, call: Call, message: pb.GenerateRequest) -> AsyncIterator[ResultStream]:
         """The message's generation, in the engine from here until the block is left, however it is left."""
         served = self._served()
-        request = await self._workers.run(from_wire.request, message, call.request_id, call.arrived_at, served)
+        constraint = await self._constraint(message, served.constraints)
+        request = await self._workers.run(
+            from_wire.request, message, call.request_id, call.arrived_at, served, constraint
+        )
         if self._settings.log_prompts:
             decode_prompt = partial(served.tokenizer.decode, request.prompt_token_ids, keep_special_tokens=True)
             call.prompt, call.text = await self._workers.run(decode_prompt), ""
@@ -125,6 +137,13 @@ class GenerationServicer:
             yield stream
         finally:
             self._engine.cancel(stream)
+
+    async def _constraint(self, message: pb.GenerateRequest, compiler: ConstraintCompiler) -> Constraint | None:
+        """Compiled by threads of its own: one that is slow holds up no text, and nothing that is compiled already."""
+        if not message.HasField("constraint"):
+            return None
+        source = from_wire.constraint(message.constraint)
+        return compiler.cached(source) or await self._compilers.run(compiler.compile, source)
 
     async def _decode(self, message_class: type[AnyMessage], raw: bytes) -> AnyMessage:
         limit = self._settings.max_message_bytes

@@ -59,7 +59,7 @@ ANSWERS: Mapping[type[Exception], Answer] = MappingProxyType(
         Draining: Answer(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_after=1),
         EngineDied: Answer(grpc.StatusCode.UNAVAILABLE, "ENGINE_DIED", retry_after=5),
         StepFailed: Answer(grpc.StatusCode.INTERNAL, "STEP_FAILED"),
-        ConstraintFailed: Answer(grpc.StatusCode.INTERNAL, "CONSTRAINT_FAILED"),
+        ConstraintFailed: Answer(grpc.StatusCode.INVALID_ARGUMENT, "CONSTRAINT_FAILED"),
         EndedWithoutResult: Answer(grpc.StatusCode.INTERNAL, "ENDED_WITHOUT_RESULT"),
     }
 )

@@ -1,4 +1,4 @@
-"""Threads for the work on text that would hold the event loop up: parsing, chat templates, tokenizing."""
+"""Threads for the work on text that would hold the event loop up: parsing, templates, tokenizing, compiling."""
 
 import asyncio
 import contextlib

@@ -115,13 +115,21 @@ class FakeTokenizer:
         return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant: "
 
 
+@dataclass
 class FakeConstraints:
-    """A ConstraintCompiler for the fake tokenizer, of choices alone."""
+    """A ConstraintCompiler for the fake tokenizer, of choices alone. `before_compiling` may raise, wait or count."""
+
+    before_compiling: Callable[[ConstraintSource], None] = lambda source: None
+    compiled: dict[ConstraintSource, Constraint] = field(default_factory=dict)
+
+    def cached(self, source: ConstraintSource) -> Constraint | None:
+        return self.compiled.get(source)
 
     def compile(self, source: ConstraintSource) -> Constraint:
         if not isinstance(source, Choice):
             raise InvalidArgument(source.field, "set", "the fake takes only choices")
-        return _FakeConstraint(tuple(choice.encode() for choice in source.choices))
+        self.before_compiling(source)
+        return self.compiled.setdefault(source, _FakeConstraint(tuple(choice.encode() for choice in source.choices)))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,14 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")  # type: ignore[no-untyped-call]
 
 
+def word_level_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a word, of which there are three."""
+    words = {word: i for i, word in enumerate(("<|unknown|>", "<|end|>", "hello"))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<|unknown|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", unk_token="<|unknown|>")  # type: ignore[no-untyped-call]
+
+
 def save_model(directory: Path, config: PreTrainedConfig) -> PreTrainedModel:
     """Saves a random model of `config` with a tokenizer; returns the model, which attends as transformers does."""
     torch.manual_seed(0)
