@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from jinja2 import TemplateSyntaxError, meta, nodes
+from jinja2 import nodes
 from transformers.utils.chat_template_utils import _compile_jinja_template, render_jinja_template
 
 from server.engine.chat import Chat, ChatMessage, Tool
 from server.engine.errors import InvalidArgument
+from server.model.template_variables import variables_of
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 SET_BY_SERVER = frozenset(
@@ -42,7 +43,7 @@ class ChatTemplate:
         """False, too, where the template does not compile."""
         try:
             return "tools" in self._variables
-        except TemplateSyntaxError:
+        except Exception:  # whatever compiling a broken template may raise
             return False
 
     def render(self, chat: Chat) -> str:
@@ -62,7 +63,7 @@ class ChatTemplate:
         except Exception as error:  # whatever a template's own code may raise on messages it was not written for
             raise self._refusal(chat, error) from error
         final = chat.messages[-1].content
-        if chat.continue_final_message and not text.endswith((final, final.strip())):
+        if chat.continue_final_message and not text.endswith((final.lstrip(), final.strip())):
             raise _not_continuable()
         return text
 
@@ -115,7 +116,7 @@ class ChatTemplate:
 
     @cached_property
     def _variables(self) -> frozenset[str]:
-        return frozenset(meta.find_undeclared_variables(self._tree))
+        return variables_of(self._tree)
 
     @cached_property
     def _reads_tool_calls(self) -> bool:

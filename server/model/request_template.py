@@ -31,7 +31,7 @@ class RenderLimits:
     memory: int = 1 << 30
     """Bytes of address space."""
     text: int = 16 << 20
-    """Bytes of the rendered text, as JSON."""
+    """Characters of the rendered text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,11 @@ def _too_much(template: str, limit: str) -> InvalidArgument:
 def _answer(task: _Task) -> str:
     try:
         text = ChatTemplate(task.template, task.special_tokens, refusals_name=FIELD).render(task.chat)
-        answer = json.dumps({"text": text})
-        if len(answer) > task.limits.text:
-            raise _too_much(task.template, f"must render to at most {task.limits.text} bytes of text")
+        if len(text) > task.limits.text:
+            raise _too_much(task.template, f"must render to at most {task.limits.text} characters")
     except InvalidArgument as error:
         return json.dumps({"field": error.field, "value": str(error.value), "limit": error.limit})
-    return answer
+    return json.dumps({"text": text})
 
 
 def _main() -> None:
