@@ -58,7 +58,7 @@ class ChatTemplate:
             self._check_uses(chat)
             text = self._render(chat)
             text.encode()
-        except InvalidArgument:
+        except (InvalidArgument, MemoryError):
             raise
         except Exception as error:  # whatever a template's own code may raise on messages it was not written for
             raise self._refusal(chat, error) from error

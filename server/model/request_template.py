@@ -22,6 +22,8 @@ from server.model.chat_template import ChatTemplate
 FIELD = "chat.template"
 PACKAGES = Path(__file__).parents[2]
 """Where the package `server` is."""
+OUT_OF_MEMORY = 3
+"""Exit status. Below 0 it is the signal that ended the process, as where its stack is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +51,23 @@ def render_apart(
 ) -> str:
     """As ChatTemplate.render. Also raises InvalidArgument where the template takes more than the limits."""
     task = _Task(template, special_tokens, chat, limits or RenderLimits())
-    command = (sys.executable, "-m", __name__)
     try:
         done = subprocess.run(
-            command,
+            (sys.executable, "-m", __name__),
             input=pickle.dumps(task),
             capture_output=True,
             timeout=task.limits.seconds,
-            check=True,
+            check=False,
             cwd=PACKAGES,
             # Threads of numpy, which transformers imports, would take address space and do nothing.
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
     except subprocess.TimeoutExpired as error:
         raise _too_much(template, f"must render within {task.limits.seconds:g} s") from error
-    except subprocess.CalledProcessError as error:
-        raise _too_much(template, "takes more memory, or nests deeper, than the server allows") from error
+    if done.returncode < 0 or done.returncode == OUT_OF_MEMORY:
+        raise _too_much(template, "takes more memory, or nests deeper, than the server allows")
+    if done.returncode:
+        raise RuntimeError(f"the process that renders a template failed: {done.stderr.decode(errors='replace')}")
     answer = json.loads(done.stdout)
     if "text" in answer:
         text = answer["text"]
@@ -91,7 +94,11 @@ def _main() -> None:
     task = pickle.load(sys.stdin.buffer)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (task.limits.memory, task.limits.memory))
-    sys.stdout.write(_answer(task))
+    try:
+        sys.stdout.write(_answer(task))
+        sys.stdout.flush()
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
 
 
 if __name__ == "__main__":

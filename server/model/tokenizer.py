@@ -51,7 +51,7 @@ class TransformersTokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._templates)
+        return self._template(with_tools=True) is not None
 
     @property
     def takes_tools(self) -> bool:
@@ -78,7 +78,8 @@ class TransformersTokenizer:
     def render_chat(self, chat: Chat) -> str:
         template = self._template(with_tools=bool(chat.tools))
         if template is None:
-            raise ChatTemplateMissing("the model has no chat template for this")
+            reason = "none of its chat templates is the default" if self._templates else "it has no chat template"
+            raise ChatTemplateMissing(f"the model takes no such chat: {reason}")
         if chat.template is not None:
             return render_apart(chat.template, self._special_tokens, chat)
         return template.render(chat)

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from server.engine.chat import Chat, ChatMessage, JsonObject, JsonValue, Tool, ToolCall
 from server.engine.errors import ChatTemplateMissing, InvalidArgument
@@ -88,6 +89,7 @@ def test_tools_and_tool_calls_are_rendered_as_transformers_documents(name: str) 
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=list(TEMPLATES))
+@settings(deadline=None)
 @given(contents=st.lists(st.text(max_size=12), min_size=1, max_size=5), system=st.none() | st.text(max_size=8))
 def test_turns_are_rendered_as_by_transformers(template: str, contents: list[str], system: str | None) -> None:
     turns = [] if system is None else [("system", system)]
@@ -97,6 +99,7 @@ def test_turns_are_rendered_as_by_transformers(template: str, contents: list[str
     assert ChatTemplate(template, SPECIAL).render(conversation(*turns)) == expected
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1).filter(str.strip), st.text())
 def test_a_continued_message_ends_the_text_as_it_is(content: str, question: str) -> None:
     chat = conversation(("user", question), ("assistant", content), continue_final_message=True)
@@ -104,6 +107,7 @@ def test_a_continued_message_ends_the_text_as_it_is(content: str, question: str)
     assert ChatTemplate(CHATML, SPECIAL).render(chat) == asked + content
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1).filter(str.strip))
 def test_a_template_that_trims_contents_trims_a_continued_one(content: str) -> None:
     chat = conversation(("user", "q"), ("assistant", content), continue_final_message=True)
@@ -218,3 +222,8 @@ def test_of_named_templates_the_one_for_tools_is_taken_with_tools() -> None:
     assert not with_default_only.takes_tools
     with pytest.raises(ChatTemplateMissing):
         TransformersTokenizer(tokenizer_of({"rag": QWEN3})).render_chat(asked)
+
+
+def test_transformers_compiles_a_template_once_and_keeps_a_bounded_number() -> None:
+    assert _compile_jinja_template(QWEN3) is _compile_jinja_template(str(QWEN3.encode(), "utf-8"))
+    assert _compile_jinja_template.cache_info().maxsize == 128

@@ -29,7 +29,7 @@ def test_it_is_rendered_as_the_models_own_would_be() -> None:
         ("{{ raise_exception('not today') }}{{ tools }}{{ enable_thinking }}", "chat.template", "refuses: not today"),
         ("{{ messages }}", "chat.tools", "takes no tools"),
         ("{{ tools }}", "chat.template_options.fields[enable_thinking]", "variables are none"),
-        ("{{ tools }}{{ enable_thinking }}{{ 'a' * 10**10 }}", "chat.template", "MemoryError"),
+        ("{{ tools }}{{ enable_thinking }}{{ 'a' * 10**10 }}", "chat.template", "takes more memory"),
         ("{{ tools }}{{ enable_thinking }}{{ 'a' * 10**7 * 2 }}", "chat.template", "at most 16777216 characters"),
         ("{{ " + "[" * 20_000, "chat.template", "recursion"),
     ],
@@ -54,6 +54,12 @@ def test_one_that_does_not_fit_in_memory_is_refused() -> None:
     with pytest.raises(InvalidArgument) as refused:
         render_apart("{{ messages[0].content }}" * 2000, {}, Chat(ASKED.messages), replace(PATIENT, memory=0))
     assert refused.value.field == "chat.template"
+
+
+def test_a_process_that_fails_by_itself_is_not_the_templates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    with pytest.raises(RuntimeError, match="the process that renders a template failed"):
+        render_apart(CHATML, {}, Chat(ASKED.messages), PATIENT)
 
 
 def test_it_takes_the_place_of_the_models_own() -> None:

@@ -155,6 +155,20 @@ def test_a_chat_is_rendered_by_the_model_s_template(served: Served, theirs: PreT
     assert "{{ 7 * 7 }}" in text
 
 
+def test_the_default_models_answer_can_be_begun_for_it(served: Served, theirs: PreTrainedTokenizerBase) -> None:
+    messages = [*CONVERSATION.messages, ChatMessage("assistant", "Sure, ")]
+    as_documented = [{"role": m.role, "content": m.content} for m in messages]
+    expected = theirs.apply_chat_template(as_documented, tokenize=False, continue_final_message=True)
+    text = served.tokenizer.render_chat(Chat(tuple(messages), continue_final_message=True))
+    assert text == expected
+    assert text == served.tokenizer.render_chat(CONVERSATION) + "Sure, "
+
+
+def test_the_default_model_takes_no_tools(served: Served) -> None:
+    assert not served.tokenizer.takes_tools
+    assert not served.tokenizer.allows_request_templates
+
+
 def with_template(template: str | None) -> TransformersTokenizer:
     tokenizer = tiny.byte_level_tokenizer()
     tokenizer.chat_template = template
