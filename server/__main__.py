@@ -56,6 +56,7 @@ def load(config: Config) -> Served:
         max_slots=config.max_slots,
         max_step_tokens=config.max_step_tokens,
         ignore_generation_config=config.ignore_generation_config,
+        allow_request_templates=config.allow_request_templates,
     )
     return load_served(settings)
 

@@ -151,6 +151,9 @@ class Config:
     kv_block_size: int = _setting(CAPACITY, _whole(1, 1024), 16, "tokens in a block of the KV cache")
     prefix_cache: bool = _setting(CAPACITY, SWITCH, True, "share the KV blocks of equal beginnings of prompts")
 
+    allow_request_templates: bool = _setting(
+        CALLS, SWITCH, False, "take chats that bring a template of their own; each is rendered in a process of its own"
+    )
     max_message_bytes: int = _setting(CALLS, _size(1 << 10, 1 << 30), 16 << 20, "largest request message")
     max_open_requests: int = _setting(
         CALLS, _whole(1, 1_000_000), 1024, "calls open at once: running, waiting, being tokenized or being read"

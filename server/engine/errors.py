@@ -23,6 +23,10 @@ class ChatTemplateMissing(EngineError):
     """The model has no chat template, so it takes no chat."""
 
 
+class TemplateNotAllowed(EngineError):
+    """The request brings a chat template of its own, and this server takes none."""
+
+
 class DuplicateRequestId(EngineError):
     """A request of this id is in flight."""
 

@@ -1,14 +1,9 @@
 """The Tokenizer: text to token ids and back. Safe to use from several threads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    role: str
-    content: str
+from server.engine.chat import Chat
 
 
 class Tokenizer(Protocol):
@@ -25,6 +20,16 @@ class Tokenizer(Protocol):
     @property
     def has_chat_template(self) -> bool: ...
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the model's chat template shows tools to the model."""
+        ...
+
+    @property
+    def allows_request_templates(self) -> bool:
+        """Whether a chat may bring a template of its own."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
     def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str: ...
@@ -38,10 +43,11 @@ class Tokenizer(Protocol):
         """What each id stands for in the vocabulary."""
         ...
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
-        """The text of a conversation by the model's chat template, ready for the assistant's answer.
+    def render_chat(self, chat: Chat) -> str:
+        """The text of a conversation by its template, ready for the assistant's answer, or for more of the final
+        message where the chat continues it.
 
-        Raises InvalidArgument("chat.messages", ...) with the template's reason where the template refuses, and
-        ChatTemplateMissing where there is none.
+        Raises InvalidArgument with the template's reason where the template refuses, and where it does not use a part
+        of the chat, such as the tools; ChatTemplateMissing where the model has none.
         """
         ...

@@ -59,6 +59,8 @@ class ModelSettings:
     """Tokens in a step at most."""
     ignore_generation_config: bool = False
     """Serves a model whose generation_config has settings that are not served, with greedy defaults."""
+    allow_request_templates: bool = False
+    """Takes chats that bring a template of their own."""
 
 
 def load_served(settings: ModelSettings) -> Served:
@@ -78,7 +80,7 @@ def _load(source: "_Source", settings: ModelSettings) -> Served:
     config = source.config()
     check_config(config)
     context = context_length(config)
-    tokenizer = source.tokenizer()
+    tokenizer = source.tokenizer(settings.allow_request_templates)
     transformer = source.transformer(dtype, device)
     vocabulary_size = int(transformer.config.vocab_size)
     if tokenizer.highest_token_id >= vocabulary_size:
@@ -140,12 +142,12 @@ class _Source:
         assert isinstance(config, PreTrainedConfig)
         return config
 
-    def tokenizer(self) -> TransformersTokenizer:
+    def tokenizer(self, allow_request_templates: bool) -> TransformersTokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.path, **self._options())
         except LOADING_ERRORS as error:
             raise ModelNotServable.because("its tokenizer cannot be loaded", error) from error
-        return TransformersTokenizer(tokenizer)
+        return TransformersTokenizer(tokenizer, allows_request_templates=allow_request_templates)
 
     def transformer(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         try:

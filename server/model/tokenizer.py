@@ -12,23 +12,29 @@ from typing import Any
 from tokenizers import Tokenizer as BackendTokenizer
 from transformers import PreTrainedTokenizerBase
 
-from server.engine.errors import ChatTemplateMissing, InvalidArgument
-from server.engine.tokenizer import ChatMessage
+from server.engine.chat import Chat
+from server.engine.errors import ChatTemplateMissing
+from server.model.chat_template import ChatTemplate
 from server.model.errors import ModelNotServable
+from server.model.request_template import render_apart
 
+DEFAULT_TEMPLATE, TOOL_USE_TEMPLATE = "default", "tool_use"
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class TransformersTokenizer:
     """Raises ModelNotServable for a tokenizer that has no backend of the `tokenizers` library."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, allows_request_templates: bool = False) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, BackendTokenizer):
             raise ModelNotServable(f"its tokenizer, {type(tokenizer).__name__}, is not a fast one")
         backend.no_truncation()
         backend.no_padding()
-        self._transformers, self._backend = tokenizer, backend
+        self._backend = backend
+        self.allows_request_templates = allows_request_templates
+        self._special_tokens = tokenizer.special_tokens_map
+        self._templates = _templates(tokenizer)
         added = backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         decoders = _decoder_types(backend)
@@ -45,7 +51,12 @@ class TransformersTokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        return self._transformers.chat_template is not None
+        return self._template(with_tools=True) is not None
+
+    @property
+    def takes_tools(self) -> bool:
+        template = self._template(with_tools=True)
+        return template is not None and template.takes_tools
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
@@ -64,17 +75,25 @@ class TransformersTokenizer:
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
         return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
-        if not self.has_chat_template:
-            raise ChatTemplateMissing("the model has no chat template")
-        conversation = [{"role": message.role, "content": message.content} for message in messages]
-        try:
-            text = self._transformers.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # whatever a template's own code may raise on messages it was not written for
-            roles = ", ".join(message.role for message in messages)
-            raise InvalidArgument("chat.messages", f"[{roles}]", f"the chat template refuses: {error}") from error
-        assert isinstance(text, str)
-        return text
+    def render_chat(self, chat: Chat) -> str:
+        template = self._template(with_tools=bool(chat.tools))
+        if template is None:
+            reason = "none of its chat templates is the default" if self._templates else "it has no chat template"
+            raise ChatTemplateMissing(f"the model takes no such chat: {reason}")
+        if chat.template is not None:
+            return render_apart(chat.template, self._special_tokens, chat)
+        return template.render(chat)
+
+    def _template(self, with_tools: bool) -> ChatTemplate | None:
+        """Of a model with several, the one that transformers' get_chat_template takes."""
+        default = self._templates.get(DEFAULT_TEMPLATE)
+        return self._templates.get(TOOL_USE_TEMPLATE, default) if with_tools else default
+
+
+def _templates(tokenizer: PreTrainedTokenizerBase) -> dict[str, ChatTemplate]:
+    sources: str | dict[str, str] | None = tokenizer.chat_template
+    named = {DEFAULT_TEMPLATE: sources} if isinstance(sources, str) else sources or {}
+    return {name: ChatTemplate(source, tokenizer.special_tokens_map) for name, source in named.items()}
 
 
 def _decoder_types(backend: BackendTokenizer) -> list[str]:

@@ -23,9 +23,9 @@ from server.engine.engine import Served
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
 from server.engine.request import MAX_STOP_SEQUENCES, MAX_STOP_TOKEN_IDS, Request, Sampling, Stopping
-from server.engine.tokenizer import ChatMessage, Tokenizer
+from server.engine.tokenizer import Tokenizer
+from server.rpc.chat_from_wire import chat_token_ids
 
-ROLES = ("system", "user", "assistant")
 MAX_DURATION_SECONDS = 315_576_000_000
 """google.protobuf.Duration: about 10,000 years."""
 
@@ -102,30 +102,19 @@ def constraint(message: pb.Constraint) -> ConstraintSource:
             raise InvalidArgument("constraint", "unset", "one of its kinds must be set")
 
 
-def chat(message: pb.Chat) -> tuple[ChatMessage, ...]:
-    if not message.messages:
-        raise InvalidArgument("chat.messages", "empty", "must have at least 1 message")
-    for i, part in enumerate(message.messages):
-        if part.role not in ROLES:
-            limit = 'must be "system", "user" or "assistant"'
-            raise InvalidArgument(f"chat.messages[{i}].role", f'"{part.role}"', limit)
-    return tuple(ChatMessage(part.role, part.content) for part in message.messages)
-
-
-def text_token_ids(text: str, tokenizer: Tokenizer) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=True)
-
-
-def chat_token_ids(message: pb.Chat, tokenizer: Tokenizer) -> list[int]:
-    """The template writes the special tokens itself, so the tokenizer adds none."""
-    return tokenizer.encode(tokenizer.render_chat(chat(message)), add_special_tokens=False)
+def text_token_ids(text: str, tokenizer: Tokenizer, *, add_special_tokens: bool = True) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
 def text_or_chat(message: pb.TokenizeRequest, tokenizer: Tokenizer) -> list[int]:
     match message.WhichOneof("input"):
         case "text":
-            return text_token_ids(message.text, tokenizer)
+            add = message.add_special_tokens if message.HasField("add_special_tokens") else True
+            return text_token_ids(message.text, tokenizer, add_special_tokens=add)
         case "chat":
+            if message.HasField("add_special_tokens"):
+                limit = "must be unset with a chat, whose template writes the special tokens"
+                raise InvalidArgument("add_special_tokens", str(message.add_special_tokens).lower(), limit)
             return chat_token_ids(message.chat, tokenizer)
         case _:
             raise InvalidArgument("input", "unset", "one of text and chat must be set")

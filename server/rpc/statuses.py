@@ -24,6 +24,7 @@ from server.engine.errors import (
     QueueFull,
     SlowReader,
     StepFailed,
+    TemplateNotAllowed,
 )
 from server.rpc.errors import EndedWithoutResult, MalformedMessage, MessageTooLarge, TooManyOpenCalls
 
@@ -51,6 +52,7 @@ ANSWERS: Mapping[type[Exception], Answer] = MappingProxyType(
         MalformedMessage: Answer(grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_MESSAGE"),
         MessageTooLarge: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE"),
         ChatTemplateMissing: Answer(grpc.StatusCode.FAILED_PRECONDITION, "CHAT_TEMPLATE_MISSING"),
+        TemplateNotAllowed: Answer(grpc.StatusCode.PERMISSION_DENIED, "TEMPLATE_NOT_ALLOWED"),
         DuplicateRequestId: Answer(grpc.StatusCode.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID"),
         QueueFull: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_after=1),
         TooManyOpenCalls: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_OPEN_CALLS", retry_after=1),

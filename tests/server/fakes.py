@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from server.engine.chat import Chat
 from server.engine.constraint import Choice, Constraint, ConstraintSource
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
 from server.engine.plan import Draw, Drawn, Fault, Span, StepOutcome, StepPlan
-from server.engine.tokenizer import ChatMessage
 
 EOS = 256
 BOS = 257
@@ -95,6 +95,8 @@ class FakeTokenizer:
     special_token_ids = frozenset(range(256, VOCABULARY_SIZE))
     byte_fallback_ids: frozenset[int] = frozenset()
     has_chat_template = True
+    takes_tools = False
+    allows_request_templates = False
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
@@ -109,10 +111,13 @@ class FakeTokenizer:
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
         return [self.decode([i], keep_special_tokens=True) for i in token_ids]
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
-        if messages[0].role == "assistant":
+    def render_chat(self, chat: Chat) -> str:
+        if chat.messages[0].role == "assistant":
             raise InvalidArgument("chat.messages", "assistant first", "the chat template refuses: a user must begin")
-        return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant: "
+        if chat.tools:
+            raise InvalidArgument("chat.tools", f"{len(chat.tools)} long", "the chat template takes no tools")
+        text = "".join(f"{m.role}: {m.content}\n" for m in chat.messages)
+        return text.removesuffix("\n") if chat.continue_final_message else text + "assistant: "
 
 
 @dataclass

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from server.engine.chat import Chat
 from server.engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer, detokenizer_for
-from server.engine.tokenizer import ChatMessage
 from tests.server.fakes import EOS, FakeTokenizer
 
 
@@ -20,6 +20,8 @@ class BackendTokenizer:
     byte_fallback_ids: frozenset[int] = frozenset()
     special_token_ids: frozenset[int] = frozenset()
     has_chat_template: bool = field(default=False, init=False)
+    takes_tools: bool = field(default=False, init=False)
+    allows_request_templates: bool = field(default=False, init=False)
 
     def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
         text: str = self.backend.decode(list(token_ids), skip_special_tokens=not keep_special_tokens)
@@ -34,7 +36,7 @@ class BackendTokenizer:
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
         raise AssertionError("a detokenizer does not look at tokens")
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+    def render_chat(self, chat: Chat) -> str:
         raise AssertionError("a detokenizer does not render")
 
 

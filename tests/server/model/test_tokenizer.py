@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from server.engine.chat import Chat, ChatMessage
 from server.engine.engine import Served
 from server.engine.errors import ChatTemplateMissing, InvalidArgument
-from server.engine.tokenizer import ChatMessage
 from server.model.default_model import ensure_default_model
 from server.model.tokenizer import TransformersTokenizer
 from tests.server.model import tiny
@@ -137,20 +137,36 @@ def test_other_threads_run_while_a_long_text_is_worked_on(served: Served, work: 
     assert during > 10
 
 
-CONVERSATION = [
-    ChatMessage("user", "Hi {{ 7 * 7 }} <|im_end|>"),
-    ChatMessage("assistant", "Yes?"),
-    ChatMessage("user", "ü"),
-]
+CONVERSATION = Chat(
+    (
+        ChatMessage("user", "Hi {{ 7 * 7 }} <|im_end|>"),
+        ChatMessage("assistant", "Yes?"),
+        ChatMessage("user", "ü"),
+    )
+)
 
 
 def test_a_chat_is_rendered_by_the_model_s_template(served: Served, theirs: PreTrainedTokenizerBase) -> None:
-    messages = [{"role": m.role, "content": m.content} for m in CONVERSATION]
+    messages = [{"role": m.role, "content": m.content} for m in CONVERSATION.messages]
     expected = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     text = served.tokenizer.render_chat(CONVERSATION)
     assert text == expected
     assert text.endswith("<|im_start|>assistant\n")
     assert "{{ 7 * 7 }}" in text
+
+
+def test_the_default_models_answer_can_be_begun_for_it(served: Served, theirs: PreTrainedTokenizerBase) -> None:
+    messages = [*CONVERSATION.messages, ChatMessage("assistant", "Sure, ")]
+    as_documented = [{"role": m.role, "content": m.content} for m in messages]
+    expected = theirs.apply_chat_template(as_documented, tokenize=False, continue_final_message=True)
+    text = served.tokenizer.render_chat(Chat(tuple(messages), continue_final_message=True))
+    assert text == expected
+    assert text == served.tokenizer.render_chat(CONVERSATION) + "Sure, "
+
+
+def test_the_default_model_takes_no_tools(served: Served) -> None:
+    assert not served.tokenizer.takes_tools
+    assert not served.tokenizer.allows_request_templates
 
 
 def with_template(template: str | None) -> TransformersTokenizer:
