@@ -1,144 +1,149 @@
-"""Request messages to the engine's dataclasses. Raises InvalidArgument naming the field as the client knows it."""
+"""What a message asks for, as the engine's requests. Raises InvalidArgument naming the field as the client knows it."""
 
-import secrets
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from google.protobuf.duration_pb2 import Duration
 from treadle.v1 import generation_pb2 as pb
 
-from server.engine.constraint import (
-    MAX_CHOICES,
-    Choice,
-    Constraint,
-    ConstraintSource,
-    Grammar,
-    JsonObject,
-    JsonSchema,
-    Regex,
-)
+from server.engine.constraint import Constraint
 from server.engine.engine import Served
 from server.engine.errors import InvalidArgument
-from server.engine.model import ModelDescription, SamplingDefaults
-from server.engine.request import MAX_STOP_SEQUENCES, MAX_STOP_TOKEN_IDS, Request, Sampling, Stopping
+from server.engine.model import ModelDescription
+from server.engine.request import MAX_STOP_SEQUENCES, MAX_STOP_TOKEN_IDS, Request, Stopping
+from server.engine.sampling import Sampling
+from server.engine.seeding import sibling_seed
 from server.engine.tokenizer import Tokenizer
-from server.rpc.chat_from_wire import chat_token_ids
+from server.parsing.tool_call_format import MARKER_TOKENS
+from server.rpc.counts import check_count
+from server.rpc.duration import seconds
+from server.rpc.generation_writer import ShownPrompt
+from server.rpc.output import Output, output
+from server.rpc.prompt_from_wire import AnyInput, prompt_token_ids
+from server.rpc.sampling_from_wire import generation_counts, sampling
 
-MAX_DURATION_SECONDS = 315_576_000_000
-"""google.protobuf.Duration: about 10,000 years."""
+REASONING_BEGINS = "<think>"
+TAIL_TOKENS = 16
+"""Tokens at the end of a prompt that REASONING_BEGINS and whitespace may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The call that a message came with."""
+
+    request_id: str
+    is_id_claimed: bool
+    """Whether the client claims the id for this call alone."""
+    at: float
+    """On time.monotonic's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All that a message asks for."""
+
+    requests: tuple[Request, ...]
+    """By input, then by index."""
+    prompts: tuple[ShownPrompt, ...]
+    """Of each request."""
+    output: Output
+    per_input: int
+    """Generations of each input."""
+    answered_per_input: int
+    """Those of them that are answered."""
 
 
 @contextmanager
-def fields_of(parent: str) -> Iterator[None]:
-    """Names the fields of what happens inside as the fields of `parent`."""
+def fields_of(parent: str, *, but_not: str) -> Iterator[None]:
+    """Names the fields of what happens inside as the fields of `parent`, but for the field `but_not` beside it."""
     try:
         yield
     except InvalidArgument as error:
+        if error.field.startswith(but_not):
+            raise
         raise InvalidArgument(f"{parent}.{error.field}", error.value, error.limit) from error
 
 
-def request(
-    message: pb.GenerateRequest, request_id: str, arrived_at: float, served: Served, compiled: Constraint | None = None
-) -> Request:
-    """Fills in what the message leaves unset, and tokenizes: work for a thread, not for the event loop."""
-    model = served.model.description
-    chosen = sampling(message.sampling, model.sampling_defaults)
-    criteria = stopping(message.stopping)
-    prompt = _prompt_token_ids(message, served)
-    if criteria.max_new_tokens is None:
-        criteria = replace(criteria, max_new_tokens=_default_max_new_tokens(model, len(prompt)))
-    return Request(
-        id=request_id,
-        prompt_token_ids=prompt,
-        prompt_field=message.WhichOneof("input") or "input",
-        sampling=chosen,
-        arrived_at=arrived_at,
-        stopping=criteria,
-        cache_salt=message.cache_salt,
-        constraint=compiled,
-    )
+@contextmanager
+def _of_input(i: int | None) -> Iterator[None]:
+    """Names the fields of an input of several."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if i is None or error.field not in ("input", "prompt", "prompt_token_ids", "chat"):
+            raise
+        raise InvalidArgument(f"inputs[{i}].{error.field}", error.value, error.limit) from error
 
 
-def sampling(message: pb.SamplingParams, defaults: SamplingDefaults) -> Sampling:
-    return Sampling.resolve(
-        defaults,
-        seed=message.seed if message.HasField("seed") else secrets.randbits(64),
-        temperature=_shortest(message.temperature) if message.HasField("temperature") else None,
-        top_k=message.top_k if message.HasField("top_k") else None,
-        top_p=_shortest(message.top_p) if message.HasField("top_p") else None,
-    )
+def asked(
+    message: pb.GenerateRequest,
+    inputs: Sequence[pb.Input],
+    arrival: Arrival,
+    served: Served,
+    constraint: Constraint | None,
+    max_generations: int,
+) -> Asked:
+    """Fills in what the message leaves unset, and tokenizes: work for a thread, not for the event loop.
+
+    `inputs` stand in place of the message's own input where there are any.
+    """
+    shown = output(message.output)
+    made, answered = generation_counts(message.sampling, max_generations)
+    if len(inputs) * made > max_generations:
+        limit = f"must be at most {max_generations} with all their generations"
+        raise InvalidArgument("inputs", f"{len(inputs)} long, with {made} generations of each", limit)
+    if inputs and message.WhichOneof("input"):
+        raise InvalidArgument(message.WhichOneof("input") or "input", "set", "must be unset where there are inputs")
+    if made > answered and shown.logprobs is not None and shown.logprobs.processed:
+        raise InvalidArgument("output.logprobs_of", "LOGPROBS_OF_PROCESSED", "must be RAW where best_of chooses")
+    chosen = sampling(message.sampling, served.model.description.sampling_defaults)
+    requests: list[Request] = []
+    prompts: list[ShownPrompt] = []
+    sources: Sequence[AnyInput] = inputs or [message]
+    for i, source in enumerate(sources):
+        with _of_input(i if inputs else None):
+            prompt = prompt_token_ids(source, message, served)
+        field = source.WhichOneof("input") or "input"
+        first = Request(
+            id=arrival.request_id,
+            is_id_claimed=arrival.is_id_claimed,
+            prompt_token_ids=prompt,
+            prompt_field=f"inputs[{i}].{field}" if inputs else field,
+            sampling=chosen,
+            arrived_at=arrival.at,
+            stopping=stopping(message.stopping, served.model.description, len(prompt)),
+            cache_salt=message.cache_salt,
+            constraint=constraint,
+            priority=message.priority,
+            logprobs=shown.logprobs,
+            prompt_logprobs=shown.prompt_logprobs,
+            wants_mean_logprob=made > answered,
+            kept_special_token_ids=_kept_special_tokens(shown, served.tokenizer),
+        )
+        requests += [first, *(_sibling(first, index) for index in range(1, made))]
+        prompts += [_shown_prompt(prompt, shown, served.tokenizer)] * made
+    return Asked(tuple(requests), tuple(prompts), shown, made, answered)
 
 
-def stopping(message: pb.StoppingCriteria) -> Stopping:
-    _check_count("stopping.stop", len(message.stop), MAX_STOP_SEQUENCES)
-    _check_count("stopping.stop_token_ids", len(message.stop_token_ids), MAX_STOP_TOKEN_IDS)
+def _sibling(first: Request, index: int) -> Request:
+    """Another generation of the same prompt, of which the first one tells all there is to tell."""
+    sampling: Sampling = replace(first.sampling, seed=sibling_seed(first.sampling.seed, index))
+    return replace(first, sampling=sampling, prompt_logprobs=None)
+
+
+def stopping(message: pb.StoppingCriteria, described: ModelDescription, prompt_length: int) -> Stopping:
+    check_count("stopping.stop", len(message.stop), MAX_STOP_SEQUENCES)
+    check_count("stopping.stop_token_ids", len(message.stop_token_ids), MAX_STOP_TOKEN_IDS)
+    default = _default_max_new_tokens(described, prompt_length)
     return Stopping(
-        max_new_tokens=message.max_new_tokens if message.HasField("max_new_tokens") else None,
+        max_new_tokens=message.max_new_tokens if message.HasField("max_new_tokens") else default,
         min_new_tokens=message.min_new_tokens,
         stop=tuple(message.stop),
         stop_token_ids=frozenset(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
         include_stop_text=message.include_stop_text,
-        time_limit=_seconds("stopping.time_limit", message.time_limit) if message.HasField("time_limit") else None,
+        time_limit=seconds("stopping.time_limit", message.time_limit) if message.HasField("time_limit") else None,
     )
-
-
-def constraint(message: pb.Constraint) -> ConstraintSource:
-    match message.WhichOneof("kind"):
-        case "json_schema":
-            return JsonSchema(message.json_schema)
-        case "json_object":
-            return JsonObject()
-        case "regex":
-            return Regex(message.regex)
-        case "grammar":
-            return Grammar(message.grammar)
-        case "choice":
-            _check_count("constraint.choice", len(message.choice.choices), MAX_CHOICES)
-            return Choice(tuple(message.choice.choices))
-        case _:
-            raise InvalidArgument("constraint", "unset", "one of its kinds must be set")
-
-
-def text_token_ids(text: str, tokenizer: Tokenizer, *, add_special_tokens: bool = True) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-
-
-def text_or_chat(message: pb.TokenizeRequest, tokenizer: Tokenizer) -> list[int]:
-    match message.WhichOneof("input"):
-        case "text":
-            add = message.add_special_tokens if message.HasField("add_special_tokens") else True
-            return text_token_ids(message.text, tokenizer, add_special_tokens=add)
-        case "chat":
-            if message.HasField("add_special_tokens"):
-                limit = "must be unset with a chat, whose template writes the special tokens"
-                raise InvalidArgument("add_special_tokens", str(message.add_special_tokens).lower(), limit)
-            return chat_token_ids(message.chat, tokenizer)
-        case _:
-            raise InvalidArgument("input", "unset", "one of text and chat must be set")
-
-
-def check_known(token_ids: Sequence[int], described: ModelDescription) -> None:
-    for i, token_id in enumerate(token_ids):
-        if token_id >= described.vocabulary_size:
-            limit = f"must be below the vocabulary size, {described.vocabulary_size}"
-            raise InvalidArgument(f"token_ids[{i}]", token_id, limit)
-
-
-def _prompt_token_ids(message: pb.GenerateRequest, served: Served) -> tuple[int, ...]:
-    match message.WhichOneof("input"):
-        case "prompt":
-            return tuple(text_token_ids(message.prompt, served.tokenizer))
-        case "prompt_token_ids":
-            most = served.model.description.max_total_tokens - 1
-            _check_count("prompt_token_ids", len(message.prompt_token_ids.ids), most)
-            return tuple(message.prompt_token_ids.ids)
-        case "chat":
-            return tuple(chat_token_ids(message.chat, served.tokenizer))
-        case _:
-            raise InvalidArgument("input", "unset", "one of prompt, prompt_token_ids and chat must be set")
 
 
 def _default_max_new_tokens(described: ModelDescription, prompt_length: int) -> int | None:
@@ -148,24 +153,17 @@ def _default_max_new_tokens(described: ModelDescription, prompt_length: int) -> 
     return default if fits else None
 
 
-def _check_count(field: str, count: int, limit: int) -> None:
-    """Before a list is made of them: a message may carry millions."""
-    if count > limit:
-        raise InvalidArgument(field, f"{count} long", f"must be at most {limit}")
+def _kept_special_tokens(shown: Output, tokenizer: Tokenizer) -> frozenset[int]:
+    """Those of a tool call format's markers are kept for the parser."""
+    if shown.keep_special_tokens:
+        return tokenizer.special_token_ids
+    markers = MARKER_TOKENS.get(shown.tool_calls, ()) if shown.tool_calls is not None else ()
+    if not markers:
+        return frozenset()
+    return frozenset(i for i in tokenizer.special_token_ids if tokenizer.token_text(i) in markers)
 
 
-def _shortest(value: float) -> float:
-    """The decimal the client wrote: the shortest that is this 32-bit float, so that 0.7 is 0.7."""
-    for digits in range(6, 9):
-        shortest = float(f"{value:.{digits}g}")
-        if struct.pack("<f", shortest) == struct.pack("<f", value):
-            return shortest
-    return value
-
-
-def _seconds(field: str, message: Duration) -> float:
-    seconds, nanos = message.seconds, message.nanos
-    same_sign = seconds == 0 or nanos == 0 or (seconds > 0) == (nanos > 0)
-    if abs(seconds) > MAX_DURATION_SECONDS or abs(nanos) > 999_999_999 or not same_sign:
-        raise InvalidArgument(field, f"{seconds} s and {nanos} ns", "must be a valid google.protobuf.Duration")
-    return seconds + nanos / 1e9
+def _shown_prompt(token_ids: Sequence[int], shown: Output, tokenizer: Tokenizer) -> ShownPrompt:
+    text = tokenizer.decode(token_ids, keep_special_tokens=True) if shown.shows_prompt else ""
+    tail = tokenizer.decode(token_ids[-TAIL_TOKENS:], keep_special_tokens=True) if shown.reasoning else ""
+    return ShownPrompt(text, ends_in_reasoning=tail.rstrip().endswith(REASONING_BEGINS))

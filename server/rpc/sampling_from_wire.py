@@ -1,0 +1,62 @@
+"""SamplingParams from messages. Raises InvalidArgument naming the field as the client knows it."""
+
+import secrets
+import struct
+
+from treadle.v1 import generation_pb2 as pb
+
+from server.engine.errors import InvalidArgument
+from server.engine.model import SamplingDefaults
+from server.engine.sampling import (
+    MAX_FORBIDDEN_SEQUENCE_LENGTH,
+    MAX_FORBIDDEN_SEQUENCES,
+    MAX_LOGIT_BIAS,
+    Sampling,
+)
+from server.rpc.counts import check_count
+
+
+def sampling(message: pb.SamplingParams, defaults: SamplingDefaults) -> Sampling:
+    """Draws a seed where there is none. `n` and `best_of` are for `generation_counts`."""
+    check_count("sampling.logit_bias", len(message.logit_bias), MAX_LOGIT_BIAS)
+    check_count("sampling.forbidden_sequences", len(message.forbidden_sequences), MAX_FORBIDDEN_SEQUENCES)
+    for i, sequence in enumerate(message.forbidden_sequences):
+        check_count(f"sampling.forbidden_sequences[{i}]", len(sequence.ids), MAX_FORBIDDEN_SEQUENCE_LENGTH)
+
+    def chosen(field: str) -> float | None:
+        return _shortest(getattr(message, field)) if message.HasField(field) else None  # type: ignore[arg-type]
+
+    return Sampling.resolve(
+        defaults,
+        seed=message.seed if message.HasField("seed") else secrets.randbits(64),
+        temperature=chosen("temperature"),
+        top_k=message.top_k if message.HasField("top_k") else None,
+        top_p=chosen("top_p"),
+        min_p=chosen("min_p"),
+        typical_p=chosen("typical_p"),
+        repetition_penalty=chosen("repetition_penalty"),
+        frequency_penalty=chosen("frequency_penalty") or 0.0,
+        presence_penalty=chosen("presence_penalty") or 0.0,
+        logit_bias=tuple((token_id, _shortest(message.logit_bias[token_id])) for token_id in sorted(message.logit_bias)),
+        forbidden_sequences=tuple(tuple(sequence.ids) for sequence in message.forbidden_sequences),
+    )
+
+
+def _shortest(value: float) -> float:
+    """The decimal the client wrote: the shortest that is this 32-bit float, so that 0.7 is 0.7."""
+    for digits in range(6, 9):
+        shortest = float(f"{value:.{digits}g}")
+        if struct.pack("<f", shortest) == struct.pack("<f", value):
+            return shortest
+    return value
+
+
+def generation_counts(message: pb.SamplingParams, limit: int) -> tuple[int, int]:
+    """How many generations to make of each input, and how many of them to answer with; the former at most `limit`."""
+    answered = message.n if message.HasField("n") else 1
+    made = message.best_of if message.HasField("best_of") else answered
+    if not 1 <= answered <= limit:
+        raise InvalidArgument("sampling.n", answered, f"must be from 1 to {limit}")
+    if not answered <= made <= limit:
+        raise InvalidArgument("sampling.best_of", made, f"must be from n, {answered}, to {limit}")
+    return made, answered
