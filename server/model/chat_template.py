@@ -90,7 +90,9 @@ class ChatTemplate:
             if name in SET_BY_SERVER or name in self._special_tokens:
                 raise InvalidArgument(path, "set", "must be unset: the server sets this variable itself")
             if name not in self._variables:
-                raise InvalidArgument(path, "set", f"the chat template's variables are {self._shown_variables()}")
+                raise InvalidArgument(
+                    path, "set", f"must be a variable of the chat template: {self._shown_variables()}"
+                )
 
     def _refusal(self, chat: Chat, error: Exception) -> InvalidArgument:
         # transformers' own text has the whole conversation in it.
@@ -105,7 +107,7 @@ class ChatTemplate:
     def _shown_variables(self) -> str:
         names = sorted(self._variables - SET_BY_SERVER)
         shown = ", ".join(names[:MAX_SHOWN_VARIABLES]) + ", ..." * (len(names) > MAX_SHOWN_VARIABLES)
-        return _cut(shown, MAX_REASON) or "none"
+        return _cut(shown, MAX_REASON) or "it has none"
 
     @cached_property
     def _tree(self) -> nodes.Template:

@@ -65,7 +65,7 @@ def render_apart(
     except subprocess.TimeoutExpired as error:
         raise _too_much(template, f"must render within {task.limits.seconds:g} s") from error
     if done.returncode < 0 or done.returncode == OUT_OF_MEMORY:
-        raise _too_much(template, "takes more memory, or nests deeper, than the server allows")
+        raise _too_much(template, "must not take more memory, or nest deeper, than the server allows")
     if done.returncode:
         raise RuntimeError(f"the process that renders a template failed: {done.stderr.decode(errors='replace')}")
     answer = json.loads(done.stdout)

@@ -29,6 +29,12 @@ containers = st.lists(st.sampled_from(FRAGMENTS), max_size=10).map(
 ) | st.lists(st.sampled_from(FRAGMENTS), max_size=10).map(lambda fragments: '{"k":' + "".join(fragments) + "}")
 
 
+# What stands in a string: escapes, right and wrong.
+strings = st.lists(st.sampled_from([*'\\\\\\"/bfnrtux0aF', "\\u00e", "\n", "é"]), max_size=8).map(
+    lambda fragments: '["' + "".join(fragments) + '"]'
+)
+
+
 def refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
@@ -41,8 +47,8 @@ def is_json(text: str) -> bool:
     return True
 
 
-@settings(max_examples=3000)
-@given(containers)
+@settings(max_examples=2000)
+@given(containers | strings)
 def test_a_text_is_a_whole_value_where_the_json_module_says_so(text: str) -> None:
     scanner = JsonScanner()
     whole = scanner.read(text, 0) == len(text) and scanner.progress is Progress.FINISHED
@@ -62,8 +68,8 @@ def test_a_value_ends_at_its_last_character_however_it_is_cut(
     assert (seen, scanner.progress) == (len(text), Progress.FINISHED)
 
 
-@settings(max_examples=1000)
-@given(containers, st.data())
+@settings(max_examples=500)
+@given(containers | strings, st.data())
 def test_a_text_breaks_at_the_same_character_however_it_is_cut(text: str, data: st.DataObject) -> None:
     whole = JsonScanner()
     end = whole.read(text, 0)
@@ -74,7 +80,7 @@ def test_a_text_breaks_at_the_same_character_however_it_is_cut(text: str, data: 
 
 
 @settings(max_examples=300)
-@given(containers)
+@given(containers | strings)
 def test_a_broken_text_cannot_be_json_however_it_goes_on(text: str) -> None:
     scanner = JsonScanner()
     end = scanner.read(text, 0)

@@ -47,6 +47,7 @@ def test_what_follows_a_call_and_is_no_call_is_content(rest: str) -> None:
     assert parse(OBJECT + rest) == [call(), Content(rest)]
 
 
-def test_after_a_call_that_breaks_all_is_content() -> None:
-    parts = parse(f'{{"name": "f", "parameters": {{"a": oops}}}}; {OBJECT}')
-    assert parts == [ToolCallPart(0, "id0", "f", '{"a": '), Content(f"oops}}}}; {OBJECT}")]
+@pytest.mark.parametrize("rest", [f"oops}}}}; {OBJECT}", f"; {OBJECT}"])
+def test_after_a_call_that_breaks_all_is_content(rest: str) -> None:
+    parts = parse('{"name": "f", "parameters": {"a": ' + rest)
+    assert parts == [ToolCallPart(0, "id0", "f", '{"a": '), Content(rest)]
