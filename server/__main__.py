@@ -148,6 +148,7 @@ def _server_settings(config: Config) -> ServerSettings:
         port=config.port,
         max_message_bytes=config.max_message_bytes,
         max_open_requests=config.max_open_requests,
+        max_open_bytes=config.max_open_bytes,
         log_prompts=config.log_prompts,
     )
 

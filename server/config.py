@@ -158,6 +158,9 @@ class Config:
     max_open_requests: int = _setting(
         CALLS, _whole(1, 1_000_000), 1024, "calls open at once: running, waiting, being tokenized or being read"
     )
+    max_open_bytes: int = _setting(
+        CALLS, _size(1 << 10, 1 << 40), 256 << 20, "request messages of all open calls together"
+    )
     max_unread_tokens: int = _setting(
         CALLS, _whole(1, 1_000_000), 4096, "tokens a client may leave unread before its request is ended"
     )

@@ -115,6 +115,11 @@ class Constraint(Protocol):
 class ConstraintCompiler(Protocol):
     """Safe to use from several threads."""
 
+    @property
+    def can_compile(self) -> bool:
+        """Whether it compiles anything at all; it cannot for some tokenizers."""
+        ...
+
     def cached(self, source: ConstraintSource) -> Constraint | None:
         """What was compiled of an equal source before, at once, where it is still kept."""
         ...

@@ -87,7 +87,7 @@ class Engine:
         self._load_served = load
         self._queue = RequestQueue(settings.max_in_flight)
         self._streams: dict[int, ResultStream] = {}
-        self._request_ids: set[str] = set()
+        self._claimed_ids: set[str] = set()
         self._lifecycle = Lifecycle.LOADING
         self._changed = asyncio.Event()
         self._served: Served | None = None
@@ -128,11 +128,12 @@ class Engine:
         for request in requests:
             request.check_fits(model)
         stream = ResultStream(requests, chunk_interval)
-        if stream.request_id in self._request_ids:
-            raise DuplicateRequestId(f"request_id {stream.request_id!r} is in flight")
+        if stream.claimed_id in self._claimed_ids:
+            raise DuplicateRequestId(f"request_id {stream.claimed_id!r} is in flight")
         self._queue.put(*requests)
         self._streams.update((request.number, stream) for request in requests)
-        self._request_ids.add(stream.request_id)
+        if stream.claimed_id is not None:
+            self._claimed_ids.add(stream.claimed_id)
         return stream
 
     def cancel(self, stream: ResultStream) -> None:
@@ -235,8 +236,9 @@ class Engine:
         self._streams.clear()
 
     def _forget(self, stream: ResultStream) -> None:
-        """Lets the request id be used again, when the last of the stream's requests is no longer in flight."""
-        self._request_ids.remove(stream.request_id)
+        """Lets the request id be claimed again, when the last of the stream's requests is no longer in flight."""
+        if stream.claimed_id is not None:
+            self._claimed_ids.remove(stream.claimed_id)
         self._announce_change()
 
     def _enter(self, lifecycle: Lifecycle) -> None:

@@ -56,7 +56,7 @@ class Request:
     """One generation to run. Compared by identity: two requests of equal content are two requests."""
 
     id: str
-    """The client's name for it, for logs and messages; nothing is keyed by it but the check for duplicates."""
+    """The client's name for its call, for logs and messages; nothing is keyed by it but the check for duplicates."""
     prompt_token_ids: tuple[int, ...]
     prompt_field: str
     """The field of the API the prompt came in, for messages: "prompt", "prompt_token_ids" or "chat"."""
@@ -68,6 +68,8 @@ class Request:
     """Only requests of the same salt share KV blocks. Raises InvalidArgument where it is too long."""
     constraint: Constraint | None = None
     """What the output must be an instance of."""
+    is_id_claimed: bool = True
+    """Whether no other call in flight may claim the same id."""
     priority: int = 0
     """Which requests are admitted first: higher ones."""
     logprobs: LogprobsWanted | None = None

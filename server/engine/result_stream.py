@@ -31,11 +31,16 @@ class ResultStream(AsyncIterator[GenerationEvent]):
         self._open = {request.number: _Unread(index) for index, request in enumerate(requests)}
         self._put_numbers = set(self._open)
         self._arrived = asyncio.Event()
+        self.failure: Failure | None = None
+        """Of the first generation that failed, from the moment it is put."""
+        self._failed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     @property
-    def request_id(self) -> str:
-        return self.requests[0].id
+    def claimed_id(self) -> str | None:
+        """The request id, where the client claims it for this call alone."""
+        first = self.requests[0]
+        return first.id if first.is_id_claimed else None
 
     @property
     def unended_numbers(self) -> frozenset[int]:
@@ -54,8 +59,17 @@ class ResultStream(AsyncIterator[GenerationEvent]):
             return
         if isinstance(event, Result | Failure):
             self._put_numbers.remove(number)
+        if isinstance(event, Failure) and self.failure is None:
+            self.failure = event
+            self._failed.set()
         self._open[number].put(event)
         self._arrived.set()
+
+    async def wait_for_failure(self) -> Failure:
+        """Returns when a generation has failed, which the reader may not have heard yet."""
+        await self._failed.wait()
+        assert self.failure is not None
+        return self.failure
 
     async def __anext__(self) -> GenerationEvent:
         while self._open:

@@ -30,6 +30,11 @@ class Tokenizer(Protocol):
         """Whether a chat may bring a template of its own."""
         ...
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """Most bytes of UTF-8 that one token stands for."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
     def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str: ...
@@ -41,6 +46,10 @@ class Tokenizer(Protocol):
 
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
         """What each id stands for in the vocabulary."""
+        ...
+
+    def token_text(self, token_id: int) -> str:
+        """The decoding of the id by itself, special or not; known at once after the first time."""
         ...
 
     def render_chat(self, chat: Chat) -> str:

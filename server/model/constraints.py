@@ -71,6 +71,8 @@ def constraint_compiler(tokenizer: TransformersTokenizer, description: ModelDesc
 class NoConstraints:
     """A ConstraintCompiler that refuses every source."""
 
+    can_compile = False
+
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
@@ -83,6 +85,8 @@ class NoConstraints:
 
 class LLGuidanceCompiler:
     """The engine's ConstraintCompiler. Keeps MAX_CACHED compiled constraints."""
+
+    can_compile = True
 
     def __init__(
         self,

@@ -43,6 +43,8 @@ class TransformersTokenizer:
         byte_tokens = {i for token, i in vocabulary.items() if BYTE_TOKEN.fullmatch(token)}
         self.byte_fallback_ids = frozenset(byte_tokens if "ByteFallback" in decoders else ())
         self.highest_token_id = max(vocabulary.values())
+        self.longest_token_bytes = max(len(token if self._is_byte_level else token.encode()) for token in vocabulary)
+        self._token_texts: dict[int, str] = {}
 
     @property
     def definition(self) -> str:
@@ -74,6 +76,12 @@ class TransformersTokenizer:
 
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
         return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
+
+    def token_text(self, token_id: int) -> str:
+        text = self._token_texts.get(token_id)
+        if text is None:
+            text = self._token_texts[token_id] = self.decode([token_id], keep_special_tokens=True)
+        return text
 
     def render_chat(self, chat: Chat) -> str:
         template = self._template(with_tools=bool(chat.tools))

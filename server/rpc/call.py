@@ -5,24 +5,29 @@ carries the request id in its trailing metadata, and every end is one line in th
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
 import structlog
 
 from server.engine.errors import InvalidArgument
-from server.engine.events import Result, Started, Tokens
-from server.rpc.errors import TooManyOpenCalls
+from server.engine.events import PromptLogprobs, Result, Started, Tokens
+from server.rpc.errors import TooManyOpenBytes, TooManyOpenCalls
 from server.rpc.request_id import METADATA_KEY, check_request_id, new_request_id
 from server.rpc.statuses import DETAILS_KEY, UNEXPECTED, answer_to, status_of
 
 log = structlog.stdlib.get_logger("treadle.rpc")
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+STATUS_TIME = 1.0
+"""Seconds for a status to be taken over by the connection."""
+
 TrailingMetadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 
@@ -33,34 +38,42 @@ class Call:
     rpc: str
     peer: str
     request_id: str = field(default_factory=new_request_id)
+    is_id_claimed: bool = False
+    """Whether the client claims the id for this call alone: by the request's own field, not by metadata, which an
+    application hands on to all the calls it makes for one of its own."""
     arrived_at: float = field(default_factory=time.monotonic)
     """On time.monotonic's clock."""
     status: str = "OK"
     reason: str | None = None
     """Of the status, where it is an error of ours."""
     bad_field: str | None = None
-    started: Started | None = None
-    result: Result | None = None
+    message_bytes: int = 0
+    """Of the request message, which lives as long as the call."""
+    started: list[Started] = field(default_factory=list)
+    """Of its generations, as is `results`."""
+    results: list[Result] = field(default_factory=list)
     token_count: int = 0
     prompt: str | None = None
-    """Only where prompts are to be logged; as is `text`."""
-    text: str | None = None
+    """Only where prompts are to be logged; as are `texts`."""
+    texts: dict[int, str] | None = None
+    """By the index of the generation."""
 
     def name(self, request_id: str) -> None:
         """Takes the request's own id where it has one. Raises InvalidArgument where that could not be echoed."""
         if request_id:
             self.request_id = check_request_id("request_id", request_id)
+            self.is_id_claimed = True
 
-    def hear(self, event: Started | Tokens | Result) -> None:
+    def hear(self, index: int, event: Started | PromptLogprobs | Tokens | Result) -> None:
         match event:
             case Started():
-                self.started = event
+                self.started.append(event)
             case Tokens():
                 self.token_count += len(event.token_ids)
-                if self.text is not None:
-                    self.text += event.text
+                if self.texts is not None:
+                    self.texts[index] = self.texts.get(index, "") + event.text
             case Result():
-                self.result = event
+                self.results.append(event)
 
     def log_end(self) -> None:
         facts = {
@@ -73,33 +86,39 @@ class Call:
             "total": round(time.monotonic() - self.arrived_at, 4),
             **self._generation_facts(),
             "prompt": self.prompt,
-            "text": self.text,
+            "text": None if self.texts is None else "\n".join(self.texts.values()),
         }
         log.info("request", **{name: fact for name, fact in facts.items() if fact is not None})
 
     def _generation_facts(self) -> dict[str, object]:
-        if self.started is None:
+        """Sums over the generations, the longest time in the queue, and the shortest to a first token."""
+        if not self.started:
             return {}
         facts: dict[str, object] = {
-            "prompt_tokens": self.started.prompt_token_count,
-            "cached_tokens": self.started.cached_token_count,
+            "generations": len(self.started) if len(self.started) > 1 else None,
+            "prompt_tokens": sum(started.prompt_token_count for started in self.started),
+            "cached_tokens": sum(started.cached_token_count for started in self.started),
             "completion_tokens": self.token_count,
         }
-        if self.result is not None:
-            timing = self.result.timing
-            facts["queued"] = round(timing.queued, 4)
-            if timing.time_to_first_token is not None:
-                facts["time_to_first_token"] = round(timing.time_to_first_token, 4)
-            facts["finish"] = self.result.finish.reason.name
+        if self.results:
+            timings = [result.timing for result in self.results]
+            first = [t.time_to_first_token for t in timings if t.time_to_first_token is not None]
+            facts["queued"] = round(max(timing.queued for timing in timings), 4)
+            facts["time_to_first_token"] = round(min(first), 4) if first else None
+            facts["finish"] = " ".join(dict.fromkeys(result.finish.reason.name for result in self.results))
         return facts
 
 
 class OpenCalls:
-    """The calls that are open, at most `limit`. A call is open until its status has left for the client."""
+    """The calls that are open, at most `limit`, with request messages of at most `byte_limit` bytes in all.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    A call is open until its status has left for the client.
+    """
+
+    def __init__(self, limit: int, byte_limit: int) -> None:
+        self.limit, self.byte_limit = limit, byte_limit
         self.count = 0
+        self.byte_count = 0
         self._ended = asyncio.Event()
 
     async def idle(self) -> None:
@@ -113,7 +132,7 @@ class OpenCalls:
         call = Call(rpc, context.peer())
         try:
             call.request_id = _id_in_metadata(context) or call.request_id
-            self._count_in(context)
+            self._count_in(call, context)
             yield call
         except asyncio.CancelledError:
             deadline_passed = context.time_remaining() == 0
@@ -129,14 +148,23 @@ class OpenCalls:
         finally:
             call.log_end()
 
-    def _count_in(self, context: Context) -> None:
+    def count_message(self, call: Call, size: int) -> None:
+        """Raises TooManyOpenBytes where there is no room for the call's message of `size` bytes."""
+        if self.byte_count + size > self.byte_limit:
+            limit = f"{self.byte_limit} bytes of request messages, the most this server takes"
+            raise TooManyOpenBytes(f"{size} bytes are too many beside the open calls: {limit}")
+        call.message_bytes = size
+        self.byte_count += size
+
+    def _count_in(self, call: Call, context: Context) -> None:
         if self.count >= self.limit:
             raise TooManyOpenCalls(f"{self.limit} calls are open, the most this server takes")
         self.count += 1
-        context.add_done_callback(self._count_out)  # type: ignore[arg-type]  # the stub's type is no Protocol
+        context.add_done_callback(partial(self._count_out, call))
 
-    def _count_out(self, _: Context) -> None:
+    def _count_out(self, call: Call, _: object) -> None:
         self.count -= 1
+        self.byte_count -= call.message_bytes
         self._ended.set()
 
 
@@ -148,7 +176,10 @@ async def _end_with_status(call: Call, context: Context, error: Exception) -> No
     call.bad_field = error.field if isinstance(error, InvalidArgument) else None
     status = status_of(error)
     details = (DETAILS_KEY, status.SerializeToString())
-    await context.abort(answer.code, status.message, (*_trailing_metadata(call), details))
+    # A client that reads nothing would hold the call up for ever; the status is on its way all the same.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STATUS_TIME):
+            await context.abort(answer.code, status.message, (*_trailing_metadata(call), details))
 
 
 def _trailing_metadata(call: Call) -> TrailingMetadata:

@@ -1,4 +1,4 @@
-"""Chats from messages to the engine's dataclasses, and from there to token ids.
+"""Chats from messages to the engine's dataclasses, and from there to text.
 
 Raises InvalidArgument naming the field as the client knows it.
 """
@@ -32,14 +32,14 @@ MAX_EXACT_INTEGER = 2**53
 """Up to here every whole number is exact as the double that Struct has."""
 
 
-def chat_token_ids(message: pb.Chat, tokenizer: Tokenizer) -> list[int]:
-    """The template writes the special tokens itself, so the tokenizer adds none.
+def rendered_chat(message: pb.Chat, tokenizer: Tokenizer) -> str:
+    """The text of the conversation by its template.
 
     Also raises TemplateNotAllowed, and what `Tokenizer.render_chat` raises.
     """
     if message.template and not tokenizer.allows_request_templates:
         raise TemplateNotAllowed("chat.template is set: this server takes no templates of requests")
-    return tokenizer.encode(tokenizer.render_chat(chat(message)), add_special_tokens=False)
+    return tokenizer.render_chat(chat(message))
 
 
 def chat(message: pb.Chat) -> Chat:

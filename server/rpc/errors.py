@@ -17,5 +17,9 @@ class TooManyOpenCalls(CallError):
     """As many calls are open as the server takes, running, waiting, being tokenized or being read."""
 
 
+class TooManyOpenBytes(CallError):
+    """The request messages of the open calls have as many bytes in all as the server takes."""
+
+
 class EndedWithoutResult(CallError):
     """The engine ended a stream without a Result or a Failure."""

@@ -14,7 +14,7 @@ from server.engine.request import MAX_STOP_SEQUENCES, MAX_STOP_TOKEN_IDS, Reques
 from server.engine.sampling import Sampling
 from server.engine.seeding import sibling_seed
 from server.engine.tokenizer import Tokenizer
-from server.parsing.tool_call_format import MARKER_TOKENS
+from server.parsing.marker_tokens import marker_tokens
 from server.rpc.counts import check_count
 from server.rpc.duration import seconds
 from server.rpc.generation_writer import ShownPrompt
@@ -154,10 +154,10 @@ def _default_max_new_tokens(described: ModelDescription, prompt_length: int) -> 
 
 
 def _kept_special_tokens(shown: Output, tokenizer: Tokenizer) -> frozenset[int]:
-    """Those of a tool call format's markers are kept for the parser."""
+    """Those that mark what is to be parsed are kept for the parser."""
     if shown.keep_special_tokens:
         return tokenizer.special_token_ids
-    markers = MARKER_TOKENS.get(shown.tool_calls, ()) if shown.tool_calls is not None else ()
+    markers = marker_tokens(reasoning=shown.reasoning, tool_calls=shown.tool_calls)
     if not markers:
         return frozenset()
     return frozenset(i for i in tokenizer.special_token_ids if tokenizer.token_text(i) in markers)

@@ -105,6 +105,7 @@ class GenerationWriter:
             token_id=logprob.token_id,
             logprob=logprob.logprob,
             rank=logprob.rank,
+            text=self._tokenizer.token_text(logprob.token_id),
             alternatives=(
                 pb.Alternative(
                     token_id=alternative.token_id,

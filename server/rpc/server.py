@@ -13,12 +13,11 @@ from grpc_reflection.v1alpha import reflection
 from server.engine.engine import Engine
 from server.rpc.call import OpenCalls
 from server.rpc.health import Health
-from server.rpc.servicer import SERVICE, GenerationServicer, ServicerSettings
+from server.rpc.servicer import SERVICE, GenerationServicer, ServicerSettings, Workers
 from server.rpc.text_workers import TextWorkers
 
 TEXT_WORKERS = 4
-COMPILE_WORKERS = 2
-"""Constraints that are compiled at once."""
+SLOW_WORKERS = 2
 CLOSING_TIME = 2.0
 """Seconds the last statuses get to leave for their clients."""
 
@@ -46,6 +45,8 @@ class ServerSettings:
     """0 takes any free one."""
     max_message_bytes: int
     max_open_requests: int
+    max_open_bytes: int
+    """Of the request messages of all open calls."""
     log_prompts: bool
 
 
@@ -54,16 +55,15 @@ class Server:
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._settings = settings
-        self._calls = OpenCalls(settings.max_open_requests)
-        self._workers = TextWorkers(TEXT_WORKERS)
-        self._compilers = TextWorkers(COMPILE_WORKERS)
+        self._calls = OpenCalls(settings.max_open_requests, settings.max_open_bytes)
+        self._workers = Workers(text=TextWorkers(TEXT_WORKERS), slow=TextWorkers(SLOW_WORKERS))
         self._health = Health(engine, services=(SERVICE,))
         self._following: asyncio.Task[None] | None = None
         # gRPC itself refuses what is far too large without keeping it; what is a little too large gets our details.
         hard_limit = ("grpc.max_receive_message_length", 2 * settings.max_message_bytes)
         self._server = grpc.aio.server(options=(*OPTIONS, hard_limit))
         servicer_settings = ServicerSettings(settings.max_message_bytes, settings.log_prompts)
-        servicer = GenerationServicer(engine, self._calls, self._workers, self._compilers, servicer_settings)
+        servicer = GenerationServicer(engine, self._calls, self._workers, servicer_settings)
         self._server.add_generic_rpc_handlers((servicer.handlers(),))
         add_HealthServicer_to_server(self._health.servicer, self._server)
         services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -94,8 +94,8 @@ class Server:
         if self._following is not None:
             self._following.cancel()
         await self._server.stop(grace=None)
-        self._workers.close()
-        self._compilers.close()
+        self._workers.text.close()
+        self._workers.slow.close()
 
 
 def _check_bindable(host: str, port: int) -> None:

@@ -3,8 +3,7 @@
 How a call ends is `call.py`, and what an error means to its client `statuses.py`.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -16,19 +15,25 @@ from treadle.v1 import generation_pb2 as pb
 from server.engine.constraint import Constraint, ConstraintCompiler
 from server.engine.engine import Engine, Lifecycle, Served
 from server.engine.errors import Draining, InvalidArgument
-from server.engine.events import Failure, Result, Started, Tokens
-from server.engine.result_stream import ResultStream
+from server.engine.events import Result
 from server.engine.tokenizer import Tokenizer
 from server.rpc import from_wire, to_wire
 from server.rpc.call import Call, Context, OpenCalls
+from server.rpc.completions import Completions
+from server.rpc.constraint_from_wire import constraint
+from server.rpc.counts import check_count
 from server.rpc.decoding import decode
-from server.rpc.errors import EndedWithoutResult, MessageTooLarge
+from server.rpc.errors import MessageTooLarge
+from server.rpc.generations import Generations, in_engine
+from server.rpc.prompt_from_wire import check_known, text_or_chat
 from server.rpc.text_workers import TextWorkers
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
 
-SMALL_MESSAGE_BYTES = 64 * 1024
+SMALL_MESSAGE_BYTES = 4 * 1024
 """Parsed in less time than it takes to hand them to another thread."""
+MAX_DETOKENIZED = 1 << 18
+"""Token ids in a DetokenizeRequest."""
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
@@ -39,26 +44,27 @@ class ServicerSettings:
     log_prompts: bool
 
 
-class GenerationServicer:
-    """The methods take their request as bytes: `decoding.py` says why."""
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Threads for what would hold up the event loop."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        calls: OpenCalls,
-        workers: TextWorkers,
-        compilers: TextWorkers,
-        settings: ServicerSettings,
-    ) -> None:
+    text: TextWorkers
+    slow: TextWorkers
+    """For what may take seconds, and must not hold up all text."""
+
+
+class GenerationServicer:
+    """The methods take their request as bytes: `decoding.py` says why. Large answers are serialized by the workers."""
+
+    def __init__(self, engine: Engine, calls: OpenCalls, workers: Workers, settings: ServicerSettings) -> None:
         self._engine = engine
         self._calls = calls
         self._workers = workers
-        self._compilers = compilers
         self._settings = settings
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        def unary(method: Callable[..., object], response: type[Message]) -> "grpc.RpcMethodHandler[bytes, Message]":
-            return grpc.unary_unary_rpc_method_handler(method, response_serializer=response.SerializeToString)
+        def unary(method: Callable[..., object]) -> "grpc.RpcMethodHandler[bytes, Message | bytes]":
+            return grpc.unary_unary_rpc_method_handler(method, response_serializer=_serialized)
 
         return grpc.method_handlers_generic_handler(
             SERVICE,
@@ -66,92 +72,103 @@ class GenerationServicer:
                 "Generate": grpc.unary_stream_rpc_method_handler(
                     self.generate, response_serializer=pb.GenerateResponse.SerializeToString
                 ),
-                "Complete": unary(self.complete, pb.CompleteResponse),
-                "Tokenize": unary(self.tokenize, pb.TokenizeResponse),
-                "Detokenize": unary(self.detokenize, pb.DetokenizeResponse),
-                "GetModel": unary(self.get_model, pb.GetModelResponse),
-                "GetLoad": unary(self.get_load, pb.GetLoadResponse),
+                "Complete": unary(self.complete),
+                "Tokenize": unary(self.tokenize),
+                "Detokenize": unary(self.detokenize),
+                "GetModel": unary(self.get_model),
+                "GetLoad": unary(self.get_load),
             },
         )
 
     async def generate(self, raw: bytes, context: Context) -> None:
         async with self._calls.open("Generate", context) as call:
-            message = await self._decode(pb.GenerateRequest, raw)
-            call.name(message.request_id)
-            shown = to_wire.output(message.output)
-            async with self._generation(call, message) as stream:
-                async for event in _events(stream):
-                    call.hear(event)
-                    response = to_wire.response(event, call.request_id, shown)
-                    if response is not None:
+            message = await self._decode(call, pb.GenerateRequest, raw)
+            if message.sampling.HasField("best_of"):
+                raise InvalidArgument("sampling.best_of", message.sampling.best_of, "must be unset but in Complete")
+            asked = await self._asked(call, message)
+            async with in_engine(self._engine, asked) as stream:
+                generations = Generations(asked, stream, call, self._engine.served.tokenizer)
+                async for told in generations.told(self._workers.text):
+                    for response in told.messages:
                         await context.write(response)
 
-    async def complete(self, raw: bytes, context: Context) -> pb.CompleteResponse:
+    async def complete(self, raw: bytes, context: Context) -> bytes | None:
         async with self._calls.open("Complete", context) as call:
-            message = await self._decode(pb.CompleteRequest, raw)
+            message = await self._decode(call, pb.CompleteRequest, raw)
             if not message.HasField("generate"):
                 raise InvalidArgument("generate", "unset", "must be set")
-            completion = to_wire.Completion()
-            with from_wire.fields_of("generate"):
-                call.name(message.generate.request_id)
-                shown = to_wire.output(message.generate.output)
-                async with self._generation(call, message.generate) as stream:
-                    async for event in _events(stream):
-                        call.hear(event)
-                        completion.hear(event)
-            return completion.response(call.request_id, shown)
+            with from_wire.fields_of("generate", but_not="inputs"):
+                asked = await self._asked(call, message.generate, message.inputs)
+                completions = Completions(len(asked.requests), asked.per_input, asked.answered_per_input)
+                async with in_engine(self._engine, asked) as stream:
+                    generations = Generations(asked, stream, call, self._engine.served.tokenizer)
+                    async for told in generations.told(self._workers.text):
+                        completions.hear(told.messages)
+                        if isinstance(told.event, Result):
+                            completions.end(told.index, told.event)
+            return await self._workers.text.run(completions.answer, call.request_id)
 
-    async def tokenize(self, raw: bytes, context: Context) -> pb.TokenizeResponse:
-        async with self._calls.open("Tokenize", context):
-            message = await self._decode(pb.TokenizeRequest, raw)
-            return await self._workers.run(_tokenize, message, self._served().tokenizer)
+    async def tokenize(self, raw: bytes, context: Context) -> bytes:
+        async with self._calls.open("Tokenize", context) as call:
+            message = await self._decode(call, pb.TokenizeRequest, raw)
+            return await self._workers_for(message.chat).run(_tokenize, message, self._served())
 
-    async def detokenize(self, raw: bytes, context: Context) -> pb.DetokenizeResponse:
-        async with self._calls.open("Detokenize", context):
-            message = await self._decode(pb.DetokenizeRequest, raw)
-            return await self._workers.run(_detokenize, message, self._served())
+    async def detokenize(self, raw: bytes, context: Context) -> bytes:
+        async with self._calls.open("Detokenize", context) as call:
+            message = await self._decode(call, pb.DetokenizeRequest, raw)
+            return await self._workers.text.run(_detokenize, message, self._served())
 
     async def get_model(self, raw: bytes, context: Context) -> pb.GetModelResponse:
-        async with self._calls.open("GetModel", context):
-            await self._decode(pb.GetModelRequest, raw)
+        async with self._calls.open("GetModel", context) as call:
+            await self._decode(call, pb.GetModelRequest, raw)
             return to_wire.model(self._engine.served, self._engine.settings, self._settings.max_message_bytes)
 
     async def get_load(self, raw: bytes, context: Context) -> pb.GetLoadResponse:
-        async with self._calls.open("GetLoad", context):
-            await self._decode(pb.GetLoadRequest, raw)
+        async with self._calls.open("GetLoad", context) as call:
+            await self._decode(call, pb.GetLoadRequest, raw)
             return to_wire.load(self._engine.load())
 
-    @asynccontextmanager
-    async def _generation(self, call: Call, message: pb.GenerateRequest) -> AsyncIterator[ResultStream]:
-        """The message's generation, in the engine from here until the block is left, however it is left."""
+    async def _asked(
+        self, call: Call, message: pb.GenerateRequest, inputs: Sequence[pb.Input] = ()
+    ) -> from_wire.Asked:
+        """The message read whole, ready for the engine."""
+        call.name(message.request_id)
+        check_count("inputs", len(inputs), self._engine.settings.max_generations)
         served = self._served()
-        constraint = await self._constraint(message, served.constraints)
-        request = await self._workers.run(
-            from_wire.request, message, call.request_id, call.arrived_at, served, constraint
+        compiled = await self._constraint(message, served.constraints)
+        asked = await self._workers_for(message.chat, *(each.chat for each in inputs)).run(
+            from_wire.asked,
+            message,
+            inputs,
+            from_wire.Arrival(call.request_id, call.is_id_claimed, call.arrived_at),
+            served,
+            compiled,
+            self._engine.settings.max_generations,
         )
         if self._settings.log_prompts:
-            decode_prompt = partial(served.tokenizer.decode, request.prompt_token_ids, keep_special_tokens=True)
-            call.prompt, call.text = await self._workers.run(decode_prompt), ""
-        stream = self._engine.submit(request)
-        try:
-            yield stream
-        finally:
-            self._engine.cancel(stream)
+            prompts = list(dict.fromkeys(request.prompt_token_ids for request in asked.requests))
+            decode_all = partial(_decode_prompts, prompts, served.tokenizer)
+            call.prompt, call.texts = await self._workers.text.run(decode_all), {}
+        return asked
 
     async def _constraint(self, message: pb.GenerateRequest, compiler: ConstraintCompiler) -> Constraint | None:
-        """Compiled by threads of its own: one that is slow holds up no text, and nothing that is compiled already."""
         if not message.HasField("constraint"):
             return None
-        source = from_wire.constraint(message.constraint)
-        return compiler.cached(source) or await self._compilers.run(compiler.compile, source)
+        source = constraint(message.constraint)
+        return compiler.cached(source) or await self._workers.slow.run(compiler.compile, source)
 
-    async def _decode(self, message_class: type[AnyMessage], raw: bytes) -> AnyMessage:
+    def _workers_for(self, *chats: pb.Chat) -> TextWorkers:
+        """A chat's own template may take seconds."""
+        return self._workers.slow if any(chat.template for chat in chats) else self._workers.text
+
+    async def _decode(self, call: Call, message_class: type[AnyMessage], raw: bytes) -> AnyMessage:
         limit = self._settings.max_message_bytes
         if len(raw) > limit:
             raise MessageTooLarge(f"the request message has {len(raw)} bytes: must be at most {limit}")
+        self._calls.count_message(call, len(raw))
         if len(raw) <= SMALL_MESSAGE_BYTES:
             return decode(message_class, raw)
-        return await self._workers.run(decode, message_class, raw)
+        return await self._workers.text.run(decode, message_class, raw)
 
     def _served(self) -> Served:
         """What new work is done with; refused before anything is spent on it where there can be none."""
@@ -160,24 +177,22 @@ class GenerationServicer:
         return self._engine.served
 
 
-async def _events(stream: ResultStream) -> AsyncIterator[Started | Tokens | Result]:
-    """Ends with the Result; raises the Failure's error."""
-    async for event in stream:
-        if isinstance(event, Failure):
-            raise event.error
-        yield event
-        if isinstance(event, Result):
-            return
-    raise EndedWithoutResult("the generation ended without a result")
+def _serialized(answer: Message | bytes) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def _tokenize(message: pb.TokenizeRequest, tokenizer: Tokenizer) -> pb.TokenizeResponse:
-    token_ids = from_wire.text_or_chat(message, tokenizer)
-    return pb.TokenizeResponse(token_ids=token_ids, tokens=tokenizer.tokens(token_ids))
+def _tokenize(message: pb.TokenizeRequest, served: Served) -> bytes:
+    token_ids = text_or_chat(message, served)
+    return pb.TokenizeResponse(token_ids=token_ids, tokens=served.tokenizer.tokens(token_ids)).SerializeToString()
 
 
-def _detokenize(message: pb.DetokenizeRequest, served: Served) -> pb.DetokenizeResponse:
+def _detokenize(message: pb.DetokenizeRequest, served: Served) -> bytes:
+    check_count("token_ids", len(message.token_ids), MAX_DETOKENIZED)
     token_ids = list(message.token_ids)
-    from_wire.check_known(token_ids, served.model.description)
+    check_known(token_ids, served.model.description)
     text = served.tokenizer.decode(token_ids, keep_special_tokens=message.keep_special_tokens)
-    return pb.DetokenizeResponse(text=text)
+    return pb.DetokenizeResponse(text=text).SerializeToString()
+
+
+def _decode_prompts(prompts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> str:
+    return "\n".join(tokenizer.decode(prompt, keep_special_tokens=True) for prompt in prompts)

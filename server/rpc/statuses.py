@@ -26,7 +26,13 @@ from server.engine.errors import (
     StepFailed,
     TemplateNotAllowed,
 )
-from server.rpc.errors import EndedWithoutResult, MalformedMessage, MessageTooLarge, TooManyOpenCalls
+from server.rpc.errors import (
+    EndedWithoutResult,
+    MalformedMessage,
+    MessageTooLarge,
+    TooManyOpenBytes,
+    TooManyOpenCalls,
+)
 
 DOMAIN = "treadle"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -56,6 +62,7 @@ ANSWERS: Mapping[type[Exception], Answer] = MappingProxyType(
         DuplicateRequestId: Answer(grpc.StatusCode.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID"),
         QueueFull: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_after=1),
         TooManyOpenCalls: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_OPEN_CALLS", retry_after=1),
+        TooManyOpenBytes: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_OPEN_BYTES", retry_after=1),
         SlowReader: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER"),
         NotReady: Answer(grpc.StatusCode.UNAVAILABLE, "NOT_READY", retry_after=5),
         Draining: Answer(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_after=1),

@@ -2,11 +2,15 @@
 
 from treadle.v1 import generation_pb2 as pb
 
+from server.engine.chat import MAX_MESSAGES, MAX_TEMPLATE_BYTES, MAX_TOOL_BYTES
+from server.engine.constraint import MAX_SOURCE_BYTES
 from server.engine.engine import EngineSettings, Served
 from server.engine.events import Result, Started, Timing, Usage
 from server.engine.load import Load
-from server.engine.request import MAX_STOP_SEQUENCE_LENGTH, MAX_STOP_SEQUENCES, MAX_STOP_TOKEN_IDS
+from server.engine.request import MAX_LOGPROBS, MAX_STOP_SEQUENCE_LENGTH, MAX_STOP_SEQUENCES, MAX_STOP_TOKEN_IDS
+from server.engine.sampling import MAX_FORBIDDEN_SEQUENCE_LENGTH, MAX_FORBIDDEN_SEQUENCES, MAX_LOGIT_BIAS
 from server.rpc.duration import duration
+from server.rpc.prompt_from_wire import max_text_bytes
 
 
 def started(event: Started, request_id: str) -> pb.Started:
@@ -65,9 +69,36 @@ def model(served: Served, settings: EngineSettings, max_message_bytes: int) -> p
             max_stop_sequence_length=MAX_STOP_SEQUENCE_LENGTH,
             max_stop_token_ids=MAX_STOP_TOKEN_IDS,
             max_message_bytes=max_message_bytes,
+            max_generations=settings.max_generations,
+            max_logprobs=MAX_LOGPROBS,
+            max_logit_bias=MAX_LOGIT_BIAS,
+            max_forbidden_sequences=MAX_FORBIDDEN_SEQUENCES,
+            max_forbidden_sequence_length=MAX_FORBIDDEN_SEQUENCE_LENGTH,
+            max_constraint_bytes=MAX_SOURCE_BYTES,
+            max_template_bytes=MAX_TEMPLATE_BYTES,
+            max_tool_bytes=MAX_TOOL_BYTES,
+            max_text_bytes=max_text_bytes(served),
+            max_chat_messages=MAX_MESSAGES,
+        ),
+        capabilities=pb.Capabilities(
+            chat=served.tokenizer.has_chat_template,
+            tools=served.tokenizer.takes_tools,
+            request_template=served.tokenizer.has_chat_template and served.tokenizer.allows_request_templates,
+            constraint=served.constraints.can_compile,
+            logprobs=True,
+            priority_preemption=settings.preempt_lower_priority,
+            embeddings=False,
+            scores=False,
         ),
         defaults=pb.Defaults(
-            sampling=pb.SamplingParams(temperature=defaults.temperature, top_p=defaults.top_p, top_k=defaults.top_k),
+            sampling=pb.SamplingParams(
+                temperature=defaults.temperature,
+                top_p=defaults.top_p,
+                top_k=defaults.top_k,
+                min_p=defaults.min_p,
+                typical_p=defaults.typical_p,
+                repetition_penalty=defaults.repetition_penalty,
+            ),
             max_new_tokens=described.default_max_new_tokens,
         ),
     )

@@ -108,6 +108,11 @@ class FakeTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else f"<{token_id}>".encode()
 
+    longest_token_bytes = 5
+
+    def token_text(self, token_id: int) -> str:
+        return self.decode([token_id], keep_special_tokens=True)
+
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
         return [self.decode([i], keep_special_tokens=True) for i in token_ids]
 
@@ -124,6 +129,7 @@ class FakeTokenizer:
 class FakeConstraints:
     """A ConstraintCompiler for the fake tokenizer, of choices alone. `before_compiling` may raise, wait or count."""
 
+    can_compile: bool = True
     before_compiling: Callable[[ConstraintSource], None] = lambda source: None
     compiled: dict[ConstraintSource, Constraint] = field(default_factory=dict)
 
