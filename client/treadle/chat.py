@@ -43,8 +43,8 @@ class ChatMessage:
 
     role: Role
     content: str
-    tool_calls: Sequence[ToolCall] = ()
-    """The calls that an assistant's message made."""
+    tool_calls: Sequence[ToolCall | Mapping[str, str]] = ()
+    """The calls that an assistant's message made; a mapping has the names of ToolCall's fields."""
     tool_call_id: str | None = None
     """Which call a tool's message answers."""
 

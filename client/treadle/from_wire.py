@@ -135,9 +135,9 @@ def result(index: int, message: pb.Result) -> Result:
 
 
 def completions(message: pb.CompleteResponse, expected: int) -> tuple[Completion, ...]:
-    """By input and index. Raises IncompleteStream where the server answered with fewer results than expected."""
+    """By input and index. Raises IncompleteStream where a completion, or the result of one, is missing."""
     results = sum(each.HasField("result") for each in message.completions)
-    if results < expected:
+    if results < max(expected, len(message.completions)):
         found = "without a result" if expected == 1 else f"with {results} of {expected} results"
         raise IncompleteStream(f"the server answered OK {found}", request_id=message.request_id)
     return tuple(completion(message.request_id, each) for each in message.completions)

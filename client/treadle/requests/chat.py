@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 from google.protobuf.struct_pb2 import Struct
 
-from treadle.chat import Chat, ChatMessage, Tool
+from treadle.chat import Chat, ChatMessage, Tool, ToolCall
 from treadle.requests.part import Part
 
 LARGEST_EXACT_INTEGER = 2**53
@@ -43,7 +43,7 @@ def write(message: Part, chat: Chat, options: TemplateOptions) -> None:
 def refuse_without_chat(options: TemplateOptions) -> None:
     """Raises TypeError for an option that only a chat can carry."""
     for name in TemplateOptions.__optional_keys__:
-        if options.get(name) is not None:
+        if options.get(name):
             raise TypeError(f"{name} comes with a chat only")
 
 
@@ -51,7 +51,8 @@ def _write_turn(message: Part, turn: ChatMessage) -> None:
     message.set("role", turn.role)
     message.set("content", turn.content)
     message.set("tool_call_id", turn.tool_call_id)
-    for call in turn.tool_calls:
+    for given in turn.tool_calls:
+        call = given if isinstance(given, ToolCall) else ToolCall(**given)
         added = message.add("tool_calls")
         added.set("id", call.id)
         added.set("name", call.name)

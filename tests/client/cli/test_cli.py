@@ -81,7 +81,14 @@ def test_json_is_one_event_a_line(command: Command) -> None:
     ended = command.run("generate", "hi", "--json")
     events = [json.loads(line) for line in ended.out.splitlines()]
     assert [event["event"] for event in events] == ["started", "tokens", "tokens", "result"]
-    assert events[1] == {"event": "tokens", "token_ids": [5], "text": "Hello"}
+    assert events[1] == {
+        "event": "tokens",
+        "index": 0,
+        "token_ids": [5],
+        "text": "Hello",
+        "logprobs": [],
+        "usage": None,
+    }
     assert events[-1]["finish_reason"] == "max_new_tokens"
 
 
