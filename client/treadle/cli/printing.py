@@ -12,7 +12,7 @@ from typing import TextIO
 
 from treadle.errors import TreadleError, Unavailable
 from treadle.events import Content, Event, Prompt, Reasoning, Result, Started, Tokens, ToolCallPart
-from treadle.server_info import Load, ModelInfo
+from treadle.server_info import Capabilities, Load, ModelInfo
 
 EVENT_NAMES: dict[type[Event], str] = {
     Started: "started",
@@ -98,6 +98,8 @@ def _lines(record: object, prefix: str = "") -> Iterator[tuple[str, str]]:
         value, name = getattr(record, each.name), prefix + each.name.replace("_", " ")
         if is_dataclass(value):
             yield from _lines(value, f"{name}: ")
+        elif value is None and isinstance(record, Capabilities):
+            yield name, "unknown"
         else:
             yield name, _show(value)
 

@@ -33,4 +33,4 @@ def write_token_ids(message: Part, token_ids: Sequence[int]) -> None:
 
 
 def is_chat(given: Input) -> bool:
-    return len(given) > 0 and isinstance(given[0], ChatMessage | Mapping)
+    return isinstance(given, Sequence) and len(given) > 0 and isinstance(given[0], ChatMessage | Mapping)
