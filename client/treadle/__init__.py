@@ -7,9 +7,10 @@ with treadle.Client("127.0.0.1:50051") as client:
 
 from treadle.aio import AsyncClient
 from treadle.aio_stream import AsyncGenerationStream
-from treadle.chat import ChatMessage
+from treadle.chat import Chat, ChatMessage, Tool, ToolCall
 from treadle.client import Client
 from treadle.connection import TLS
+from treadle.constraint import Choice, Constraint, Grammar, JsonObject, JsonSchema, Regex
 from treadle.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -27,22 +28,44 @@ from treadle.errors import (
     Unavailable,
     Violation,
 )
-from treadle.events import Completion, Event, FinishReason, Result, Started, Timing, Tokens, Usage
-from treadle.requests import GenerateOptions
+from treadle.events import (
+    Alternative,
+    Completion,
+    Content,
+    Event,
+    FinishReason,
+    Prompt,
+    Reasoning,
+    Result,
+    Started,
+    Timing,
+    TokenLogprob,
+    Tokens,
+    ToolCallPart,
+    Usage,
+)
+from treadle.requests import CompleteOptions, GenerateOptions, Input, LogprobsOf, TokenizeOptions, ToolCallFormat
 from treadle.retry import RetryPolicy
-from treadle.server_info import Defaults, Health, Limits, Load, ModelInfo, SpecialTokens
+from treadle.server_info import Capabilities, Defaults, Health, Limits, Load, ModelInfo, SpecialTokens
 from treadle.stream import GenerationStream
 from treadle.tokenization import Tokenization
 from treadle.version import __version__
 
 __all__ = [
     "TLS",
+    "Alternative",
     "AsyncClient",
     "AsyncGenerationStream",
     "Cancelled",
+    "Capabilities",
+    "Chat",
     "ChatMessage",
+    "Choice",
     "Client",
+    "CompleteOptions",
     "Completion",
+    "Constraint",
+    "Content",
     "DeadlineExceeded",
     "Defaults",
     "DuplicateRequestId",
@@ -50,17 +73,25 @@ __all__ = [
     "FinishReason",
     "GenerateOptions",
     "GenerationStream",
+    "Grammar",
     "Health",
     "IncompleteStream",
+    "Input",
     "InvalidRequest",
+    "JsonObject",
+    "JsonSchema",
     "Limits",
     "Load",
+    "LogprobsOf",
     "MessageTooLarge",
     "ModelInfo",
     "NotAllowed",
     "NotSupported",
     "Overloaded",
     "PreconditionFailed",
+    "Prompt",
+    "Reasoning",
+    "Regex",
     "Result",
     "RetryPolicy",
     "ServerError",
@@ -68,8 +99,14 @@ __all__ = [
     "SpecialTokens",
     "Started",
     "Timing",
+    "TokenLogprob",
     "Tokenization",
+    "TokenizeOptions",
     "Tokens",
+    "Tool",
+    "ToolCall",
+    "ToolCallFormat",
+    "ToolCallPart",
     "TreadleError",
     "Unavailable",
     "Usage",

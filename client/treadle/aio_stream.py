@@ -22,43 +22,53 @@ class ResponseCall(Protocol):
 
 
 class AsyncGenerationStream:
-    """The events of one generation, read once: `async for event in stream` or `async for piece in stream.text()`.
+    """The events of one request, read once: `async for event in stream` or `async for piece in stream.text()`.
 
     The server works from the moment of the call. The sure way to end its work early is `async with`, which ends it
     where the block is left. Leaving the loop by `break` or an exception ends it too, but only when the interpreter
     drops the iterator: CPython does so at once, where nothing else holds it. So do cancelling the task that reads, and
     `cancel()`. The loop raises TreadleError where the stream ends by an error, and IncompleteStream where it ends
-    without a Result.
+    without the Result of every generation.
     """
 
-    def __init__(self, start: Callable[[float | None], ResponseCall], attempts: Attempts) -> None:
+    def __init__(self, start: Callable[[float | None], ResponseCall], attempts: Attempts, n: int) -> None:
         self._start, self._attempts = start, attempts
-        self._progress = Progress()
+        self._progress = Progress(n)
         self._is_read = False
         self._cancelled = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._call = start(attempts.begin())
 
     @property
+    def n(self) -> int:
+        """How many generations it has."""
+        return self._progress.n
+
+    @property
     def started(self) -> Started | None:
-        """None until the request is admitted."""
+        """None until the request is admitted. Of several generations the first one's."""
         return self._progress.started
 
     @property
     def result(self) -> Result:
-        """How the generation ended. Raises RuntimeError before the end."""
-        return self._progress.final()
+        """How the generation ended. Raises RuntimeError before the end, and where there are several generations."""
+        self._progress.check_single("result", "`results`")
+        return self._progress.results()[0]
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """How each generation ended, by index. Raises RuntimeError before the end of all of them."""
+        return self._progress.results()
 
     def cancel(self) -> None:
         """Ends the server's work; who reads the stream gets Cancelled. Does nothing after the end."""
         self._cancelled.set()
         self._call.cancel()
 
-    async def text(self) -> AsyncIterator[str]:
-        """The text, piece by piece."""
-        async for event in self:
-            if isinstance(event, Tokens) and event.text:
-                yield event.text
+    def text(self) -> AsyncIterator[str]:
+        """The text, piece by piece. Raises RuntimeError where there are several generations."""
+        self._progress.check_single("text()", "the events and their `index`")
+        return self._text()
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """Not the stream itself, so that leaving the loop drops what is iterated, and with it the server's work."""
@@ -78,9 +88,14 @@ class AsyncGenerationStream:
         if hasattr(self, "_call") and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._call.cancel)
 
+    async def _text(self) -> AsyncIterator[str]:
+        async for event in self:
+            if isinstance(event, Tokens) and event.text:
+                yield event.text
+
     async def _events(self) -> AsyncIterator[Event]:
         try:
-            while self._progress.result is None:
+            while not self._progress.is_complete:
                 async for event in self._attempt():
                     yield event
         finally:

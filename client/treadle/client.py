@@ -9,10 +9,9 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from treadle import from_wire, requests
-from treadle.chat import ChatMessage
 from treadle.connection import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, TLS, Connection
 from treadle.events import Completion
-from treadle.requests import GenerateOptions
+from treadle.requests import CompleteOptions, GenerateOptions, Input, TokenizeOptions
 from treadle.retry import DEFAULT_RETRY, NO_RETRY, Attempts, RetryPolicy
 from treadle.server_info import Health, Load, ModelInfo
 from treadle.statuses import error_from
@@ -71,24 +70,35 @@ class Client:
         def start(remaining: float | None) -> ResponseCall:
             return self._stub.Generate(request, timeout=remaining, metadata=self._metadata)
 
-        return GenerationStream(start, Attempts(self._retry, timeout))
+        return GenerationStream(start, Attempts(self._retry, timeout), requests.generations(request))
 
     def complete(
-        self, prompt: str | None = None, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
+        self, prompt: str | None = None, *, timeout: float | None = None, **options: Unpack[CompleteOptions]
     ) -> Completion:
-        """As `generate`, answered once, at the end."""
-        request = pb.CompleteRequest(generate=requests.generate(prompt, **options))
-        return from_wire.completion(self._answer(self._stub.Complete, request, timeout))
+        """As `generate`, answered once, at the end. Raises TypeError for an `n` above 1: see `complete_all`."""
+        request = requests.complete(prompt, **options)
+        if requests.generations(request.generate) > 1:
+            raise TypeError("n is above 1: use complete_all")
+        return from_wire.completions(self._answer(self._stub.Complete, request, timeout), 1)[0]
+
+    def complete_all(
+        self,
+        prompt: str | None = None,
+        *,
+        inputs: Sequence[Input] | None = None,
+        timeout: float | None = None,
+        **options: Unpack[CompleteOptions],
+    ) -> tuple[Completion, ...]:
+        """All `n` completions of the prompt, chat or token ids, or of each of the `inputs`, by input and index."""
+        request = requests.complete(prompt, inputs, **options)
+        expected = requests.generations(request.generate) * (1 if inputs is None else len(inputs))
+        return from_wire.completions(self._answer(self._stub.Complete, request, timeout), expected)
 
     def tokenize(
-        self,
-        text: str | None = None,
-        *,
-        chat: Sequence[ChatMessage | Mapping[str, str]] | None = None,
-        timeout: float | None = None,
+        self, text: str | None = None, *, timeout: float | None = None, **options: Unpack[TokenizeOptions]
     ) -> Tokenization:
-        """The tokens of a prompt or, through the model's template, of a chat."""
-        request = requests.tokenize(text, chat)
+        """The tokens of a prompt or, through the model's template, of `chat=[...]`."""
+        request = requests.tokenize(text, **options)
         return from_wire.tokenization(self._answer(self._stub.Tokenize, request, timeout))
 
     def detokenize(
@@ -99,7 +109,7 @@ class Client:
         return self._answer(self._stub.Detokenize, request, timeout).text
 
     def model(self, *, timeout: float | None = None) -> ModelInfo:
-        """The model that is served, its limits and its defaults."""
+        """The model that is served, what it can do, its limits and its defaults."""
         return from_wire.model_info(self._answer(self._stub.GetModel, pb.GetModelRequest(), timeout))
 
     def load(self, *, timeout: float | None = None) -> Load:

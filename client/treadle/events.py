@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from treadle.chat import ToolCall
+
 
 class FinishReason(Enum):
     """Why a generation ended."""
@@ -16,26 +18,6 @@ class FinishReason(Enum):
     TIME_LIMIT = "time_limit"
     UNKNOWN = "unknown"
     """A reason that a server newer than this client gives."""
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The request has been admitted into a slot."""
-
-    request_id: str
-    seed: int
-    """The seed in force: the request's, or the one the server drew."""
-    prompt_token_count: int
-    cached_token_count: int
-    """How many of the prompt's tokens were found in the KV cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """The next tokens; `text` is empty while a character or a possible stop sequence is incomplete."""
-
-    token_ids: tuple[int, ...]
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +44,105 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A token that could have been."""
+
+    token_id: int
+    logprob: float
+    """Natural logarithm of its probability."""
+    text: str
+    """Its text by itself, special tokens kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token and how probable it was."""
+
+    token_id: int
+    logprob: float
+    """Natural logarithm of its probability; -infinity where it had none."""
+    rank: int
+    """Its place among all tokens by probability; 1 is the most probable."""
+    alternatives: tuple[Alternative, ...] = ()
+    """The most probable tokens, falling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request has been admitted into a slot."""
+
+    index: int
+    request_id: str
+    seed: int
+    """The seed in force: the request's, or one that the server drew or, for an index above 0, made of that one."""
+    prompt_token_count: int
+    cached_token_count: int
+    """How many of the prompt's tokens were found in the KV cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt, with `echo_prompt` or `prompt_logprobs`."""
+
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    """Special tokens kept."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """With `prompt_logprobs`: one for each token but the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The next tokens; `text` is empty while a character or a possible stop sequence is incomplete."""
+
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """With `logprobs`: one for each token."""
+    usage: Usage | None = None
+    """With `usage`: the counts so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """More of the text that is neither a tool call nor reasoning, with `parse_tool_calls` or `parse_reasoning`."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of the model's reasoning, with `parse_reasoning`."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """More of a call of a tool, with `parse_tool_calls`. A call without a `complete` part is cut off or malformed."""
+
+    index: int
+    call: int
+    """Which call of this generation it belongs to."""
+    id: str | None
+    """The call's, in its first part only."""
+    name: str | None
+    """The function's, in the call's first part only."""
+    arguments_json: str
+    """The next part of the JSON text; all parts joined are an object."""
+    complete: bool
+    """The call is whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The end of a generation."""
 
+    index: int
     finish_reason: FinishReason
     stop_sequence: str | None
     """What appeared, for STOP_SEQUENCE."""
@@ -72,10 +150,13 @@ class Result:
     """What was chosen, for STOP_TOKEN."""
     usage: Usage
     timing: Timing
+    satisfies_constraint: bool | None
+    """With `constraint`: whether the output is a whole instance of it; where not, it is the beginning of one."""
 
 
-Event: TypeAlias = Started | Tokens | Result
-"""A stream is one Started, any number of Tokens and one Result, in this order."""
+Event: TypeAlias = Started | Prompt | Tokens | Content | Reasoning | ToolCallPart | Result
+"""What a stream tells of the generation `index`: one Started, the Prompt where it is asked for, what is generated, and
+one Result, in this order; the generations of one request come interleaved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +164,24 @@ class Completion:
     """A generation as a whole."""
 
     request_id: str
+    input: int
+    """Which of the `inputs` it continues; 0 where there are none."""
+    index: int
+    """Which of the generations of that input it is; with `best_of` 0 is the best."""
     seed: int
+    """The seed of this generation."""
     text: str
     token_ids: tuple[int, ...]
     result: Result
+    prompt: Prompt | None
+    """With `echo_prompt` or `prompt_logprobs`."""
+    logprobs: tuple[TokenLogprob, ...]
+    """With `logprobs`: one for each token."""
+    content: str
+    """With `parse_tool_calls` or `parse_reasoning`: the text that is neither a tool call nor reasoning."""
+    reasoning: str
+    """With `parse_reasoning`."""
+    tool_calls: tuple[ToolCall, ...]
+    """With `parse_tool_calls`: the calls that are whole."""
+    mean_logprob: float | None
+    """With `best_of`: by what it was chosen."""

@@ -7,12 +7,22 @@ from treadle.v1 import generation_pb2 as pb
 
 
 class Progress:
-    """What a stream has told so far."""
+    """What a stream of `n` generations has told so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, n: int) -> None:
         self.has_begun = False
-        self.started: Started | None = None
-        self.result: Result | None = None
+        self.n = n
+        self._started: dict[int, Started] = {}
+        self._results: dict[int, Result] = {}
+
+    @property
+    def started(self) -> Started | None:
+        """Of the first generation."""
+        return self._started.get(0)
+
+    @property
+    def is_complete(self) -> bool:
+        return all(index in self._results for index in range(self.n))
 
     def hear(self, message: pb.GenerateResponse) -> Event | None:
         """The message as an event; None for one of a kind that this client does not know."""
@@ -20,18 +30,26 @@ class Progress:
         event = from_wire.event(message)
         match event:
             case Started():
-                self.started = event
+                self._started[event.index] = event
             case Result():
-                self.result = event
+                self._results[event.index] = event
         return event
 
     def check_complete(self) -> None:
-        """Raises IncompleteStream unless the Result has been heard."""
-        if self.result is None:
-            request_id = None if self.started is None else self.started.request_id
-            raise IncompleteStream("the stream ended OK without a result", request_id=request_id)
+        """Raises IncompleteStream unless every generation's Result has been heard."""
+        if self.is_complete:
+            return
+        found = "without a result" if self.n == 1 else f"with {len(self._results)} of {self.n} results"
+        request_id = next((started.request_id for started in self._started.values()), None)
+        raise IncompleteStream(f"the stream ended OK {found}", request_id=request_id)
 
-    def final(self) -> Result:
-        if self.result is None:
+    def check_single(self, what: str, instead: str) -> None:
+        """Raises RuntimeError where there are several generations."""
+        if self.n > 1:
+            raise RuntimeError(f"the stream has {self.n} generations, and `{what}` is for one: use {instead}")
+
+    def results(self) -> tuple[Result, ...]:
+        """By index. Raises RuntimeError before the end."""
+        if not self.is_complete:
             raise RuntimeError("the stream has no result yet: read it to its end first")
-        return self.result
+        return tuple(self._results[index] for index in range(self.n))

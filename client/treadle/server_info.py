@@ -23,6 +23,22 @@ class SpecialTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What this server and this model can do; None where the server does not say."""
+
+    chat: bool | None
+    tools: bool | None
+    request_template: bool | None
+    """Whether a chat may bring its own template."""
+    constraint: bool | None
+    logprobs: bool | None
+    priority_preemption: bool | None
+    """Whether a request of higher priority takes the slot of one of lower priority."""
+    embeddings: bool | None
+    scores: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What a request may ask for."""
 
@@ -34,6 +50,15 @@ class Limits:
     max_stop_sequence_length: int
     max_stop_token_ids: int
     max_message_bytes: int
+    max_generations: int
+    """Most generations of one request: its inputs times its n or best_of."""
+    max_logprobs: int
+    max_logit_bias: int
+    max_forbidden_sequences: int
+    max_forbidden_sequence_length: int
+    max_constraint_bytes: int
+    max_template_bytes: int
+    max_tool_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +68,11 @@ class Defaults:
     temperature: float
     top_p: float
     top_k: int
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
     max_new_tokens: int | None
     """None: as many as fit."""
 
@@ -59,6 +89,7 @@ class ModelInfo:
     device: str
     has_chat_template: bool
     special_tokens: SpecialTokens
+    capabilities: Capabilities
     limits: Limits
     defaults: Defaults
 

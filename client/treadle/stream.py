@@ -22,29 +22,41 @@ class ResponseCall(Protocol):
 
 
 class GenerationStream:
-    """The events of one generation, read once: with `for event in stream` or `for piece in stream.text()`.
+    """The events of one request, read once: with `for event in stream` or `for piece in stream.text()`.
 
     The server works from the moment of the call. Leaving the loop by `break` or an exception, leaving the `with` block,
     `cancel()` and dropping the stream all end the server's work. The loop raises TreadleError where the stream ends by
-    an error, and IncompleteStream where it ends without a Result.
+    an error, and IncompleteStream where it ends without the Result of every
+    generation.
     """
 
-    def __init__(self, start: Callable[[float | None], ResponseCall], attempts: Attempts) -> None:
+    def __init__(self, start: Callable[[float | None], ResponseCall], attempts: Attempts, n: int) -> None:
         self._start, self._attempts = start, attempts
-        self._progress = Progress()
+        self._progress = Progress(n)
         self._is_read = False
         self._cancelled = threading.Event()
         self._call = start(attempts.begin())
 
     @property
+    def n(self) -> int:
+        """How many generations it has."""
+        return self._progress.n
+
+    @property
     def started(self) -> Started | None:
-        """None until the request is admitted."""
+        """None until the request is admitted. Of several generations the first one's."""
         return self._progress.started
 
     @property
     def result(self) -> Result:
-        """How the generation ended. Raises RuntimeError before the end."""
-        return self._progress.final()
+        """How the generation ended. Raises RuntimeError before the end, and where there are several generations."""
+        self._progress.check_single("result", "`results`")
+        return self._progress.results()[0]
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """How each generation ended, by index. Raises RuntimeError before the end of all of them."""
+        return self._progress.results()
 
     def cancel(self) -> None:
         """Ends the server's work, from any thread; who reads the stream gets Cancelled. Does nothing after the end."""
@@ -52,10 +64,9 @@ class GenerationStream:
         self._call.cancel()
 
     def text(self) -> Iterator[str]:
-        """The text, piece by piece."""
-        for event in self:
-            if isinstance(event, Tokens) and event.text:
-                yield event.text
+        """The text, piece by piece. Raises RuntimeError where there are several generations."""
+        self._progress.check_single("text()", "the events and their `index`")
+        return self._text()
 
     def __iter__(self) -> Iterator[Event]:
         """Not the stream itself, so that leaving the loop drops what is iterated, and with it the server's work."""
@@ -74,9 +85,14 @@ class GenerationStream:
         if hasattr(self, "_call"):  # not where starting it failed
             self.cancel()
 
+    def _text(self) -> Iterator[str]:
+        for event in self:
+            if isinstance(event, Tokens) and event.text:
+                yield event.text
+
     def _events(self) -> Iterator[Event]:
         try:
-            while self._progress.result is None:
+            while not self._progress.is_complete:
                 yield from self._attempt()
         finally:
             self.cancel()

@@ -32,6 +32,14 @@ def tokens(text: str) -> pb.GenerateResponse:
     return pb.GenerateResponse(tokens=pb.TokenChunk(token_ids=[len(text)], text=text))
 
 
+def of(index: int, event: pb.GenerateResponse) -> pb.GenerateResponse:
+    """The same event, of this generation."""
+    copy = pb.GenerateResponse()
+    copy.CopyFrom(event)
+    copy.index = index
+    return copy
+
+
 def says(*events: pb.GenerateResponse) -> Script:
     """Ends OK after these events."""
     return lambda context: iter(events)
@@ -97,10 +105,12 @@ class Asked:
 
 
 class ScriptedServicer(GenerationServiceServicer):
-    """Each call plays the next script; the last one stays."""
+    """Each call plays the next script; the last one stays. A completion is made of its results, unless one is given."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
+        self.completions: list[pb.Completion] | None = None
+        self.model = pb.GetModelResponse(id="scripted")
         self.scripts: deque[Script] = deque([answers("Hello", " world")])
 
     def play(self, *scripts: Script) -> None:
@@ -121,17 +131,20 @@ class ScriptedServicer(GenerationServiceServicer):
         events = list(self._next(request, context))
         results = [event.result for event in events if event.HasField("result")]
         text = "".join(event.tokens.text for event in events)
-        completions = [pb.Completion(text=text, token_ids=[1, 2], result=result) for result in results]
+        completions = self.completions
+        if completions is None:
+            completions = [pb.Completion(text=text, token_ids=[1, 2], result=result, seed=7) for result in results]
         return pb.CompleteResponse(request_id="r1", seed=7, completions=completions)
 
     def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: N802
+        self.asked.append(Asked(request, dict(context.invocation_metadata()), context.time_remaining()))
         return pb.TokenizeResponse(token_ids=[1], tokens=["h"])
 
     def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: N802
         return pb.DetokenizeResponse(text="h")
 
     def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802
-        return pb.GetModelResponse(id="scripted")
+        return self.model
 
     def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:  # noqa: N802
         return pb.GetLoadResponse(running=1)

@@ -8,7 +8,7 @@ import pytest
 import treadle
 from treadle import AsyncClient
 
-from tests.client.scripted import PATIENCE, REFUSES, ScriptedServer, endless, silent
+from tests.client.scripted import PATIENCE, REFUSES, RESULT, STARTED, ScriptedServer, endless, of, says, silent
 
 
 @pytest.fixture
@@ -106,3 +106,16 @@ async def test_many_streams_of_one_client_run_at_once(server: ScriptedServer) ->
             return "".join([piece async for piece in client.generate("hi").text()])
 
         assert await asyncio.gather(*(text() for _ in range(20))) == ["Hello world"] * 20
+
+
+async def test_each_of_several_generations_has_its_result_after_the_end(server: ScriptedServer) -> None:
+    server.play(says(of(1, STARTED), of(1, RESULT), STARTED, RESULT))
+    async with AsyncClient(server.address) as client:
+        stream = client.generate("hi", n=2)
+        with pytest.raises(RuntimeError, match="no result yet"):
+            _ = stream.results
+        _ = [event async for event in stream]
+        assert stream.started == treadle.Started(0, "r1", 7, 3, 1)
+        assert [result.index for result in stream.results] == [0, 1]
+        with pytest.raises(RuntimeError, match="has 2 generations, and `result` is for one: use `results`"):
+            _ = stream.result

@@ -8,7 +8,7 @@ import pytest
 import treadle
 from treadle import Client, Event
 
-from tests.client.scripted import PATIENCE, REFUSES, ScriptedServer, endless, silent
+from tests.client.scripted import PATIENCE, REFUSES, RESULT, STARTED, ScriptedServer, endless, of, says, silent
 
 
 @pytest.fixture
@@ -103,3 +103,16 @@ def test_a_stream_is_read_once(server: ScriptedServer) -> None:
         assert "".join(stream.text()) == "Hello world"
         with pytest.raises(RuntimeError, match="read already"):
             iter(stream)
+
+
+def test_each_of_several_generations_has_its_result_after_the_end(server: ScriptedServer) -> None:
+    server.play(says(of(1, STARTED), of(1, RESULT), STARTED, RESULT))
+    with Client(server.address) as client:
+        stream = client.generate("hi", n=2)
+        with pytest.raises(RuntimeError, match="no result yet"):
+            _ = stream.results
+        list(stream)
+        assert stream.started == treadle.Started(0, "r1", 7, 3, 1)
+        assert [result.index for result in stream.results] == [0, 1]
+        with pytest.raises(RuntimeError, match="has 2 generations, and `result` is for one: use `results`"):
+            _ = stream.result

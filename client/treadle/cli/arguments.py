@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from treadle.cli import generation_flags
 from treadle.cli.exit_status import EXPLANATION
 from treadle.connection import DEFAULT_TARGET, TLS, check_token
 from treadle.requests import GenerateOptions
@@ -46,7 +47,7 @@ def parse(argv: Sequence[str] | None) -> Arguments:
         json=given.json,
         text=getattr(given, "text", None),
         system=getattr(given, "system", None),
-        options=_options(given),
+        options=generation_flags.options(given),
     )
 
 
@@ -62,11 +63,12 @@ def _parser() -> argparse.ArgumentParser:
 
     generate = _add(commands, "generate", "continue a prompt, streaming the text")
     generate.add_argument("text", metavar="PROMPT", help="the text to continue; - reads standard input as it is")
-    _add_generation(generate)
+    generation_flags.add(generate)
     chat = _add(commands, "chat", "talk with the model, streaming its answers; Ctrl-C ends an answer, then the talk")
     chat.add_argument("text", metavar="MESSAGE", nargs="?", help="answer this and leave; - reads standard input")
     chat.add_argument("--system", metavar="TEXT", help="the system message")
-    _add_generation(chat)
+    generation_flags.add_tools(chat)
+    generation_flags.add(chat)
     tokenize = _add(commands, "tokenize", "show a text as the model sees it")
     tokenize.add_argument("text", metavar="TEXT", help="- reads standard input as it is")
     _add(commands, "model", "describe the model that is served")
@@ -103,50 +105,6 @@ def _add(
     server.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="give up after this long, with an error")
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line, errors on standard error")
     return parser
-
-
-def _add_generation(parser: argparse.ArgumentParser) -> None:
-    """The names are those of GenerateOptions; what is not given is absent, and the server decides."""
-    absent = argparse.SUPPRESS
-    sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--temperature", type=float, default=absent, help="0 takes the most probable token")
-    sampling.add_argument("--top-p", type=float, default=absent, help="keep the most probable that sum to this")
-    sampling.add_argument("--top-k", type=int, default=absent, help="keep this many of the most probable; 0 keeps all")
-    sampling.add_argument("--seed", type=int, default=absent, help="get the same tokens again")
-    stopping = parser.add_argument_group("stopping")
-    stopping.add_argument("--max-new-tokens", type=int, default=absent, metavar="N", help="most tokens to generate")
-    stopping.add_argument("--min-new-tokens", type=int, default=absent, metavar="N", help="fewest tokens to generate")
-    stopping.add_argument("--stop", action="append", default=absent, metavar="TEXT", help="end at this; repeatable")
-    stopping.add_argument(
-        "--stop-token-id",
-        action="append",
-        type=int,
-        default=absent,
-        dest="stop_token_ids",
-        metavar="ID",
-        help="end at this token; repeatable",
-    )
-    stopping.add_argument("--ignore-eos", action="store_true", default=absent, help="go on past the model's end")
-    stopping.add_argument("--include-stop-text", action="store_true", default=absent, help="keep what stopped it")
-    stopping.add_argument(
-        "--time-limit", type=float, default=absent, metavar="SECONDS", help="end after this long with what there is"
-    )
-    request = parser.add_argument_group("request")
-    request.add_argument("--request-id", default=absent, metavar="ID", help="the request's name in the server's logs")
-    request.add_argument(
-        "--cache-salt",
-        default=absent,
-        metavar="SALT",
-        help="share cached prompts only within the same salt",
-    )
-
-
-def _options(given: argparse.Namespace) -> GenerateOptions:
-    options = GenerateOptions()
-    for name in GenerateOptions.__annotations__:
-        if hasattr(given, name):
-            options[name] = getattr(given, name)  # type: ignore[literal-required] # from the TypedDict's own names
-    return options
 
 
 def _tls(given: argparse.Namespace) -> TLS | None:

@@ -1,7 +1,8 @@
 """One function a command."""
 
+from treadle.cli.answers import answer
 from treadle.cli.arguments import Arguments
-from treadle.cli.conversation import Conversation, answer, converse
+from treadle.cli.conversation import Conversation, converse
 from treadle.cli.exit_status import ExitStatus
 from treadle.cli.printing import print_json, print_record
 from treadle.cli.standard_input import read_all
@@ -25,7 +26,7 @@ def run(arguments: Arguments) -> ExitStatus:
 
 def generate(client: Client, arguments: Arguments) -> ExitStatus:
     stream = client.generate(_text(arguments), timeout=arguments.timeout, **arguments.options)
-    answer(stream, as_json=arguments.json)
+    answer(stream, arguments)
     return ExitStatus.OK
 
 

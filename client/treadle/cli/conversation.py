@@ -1,38 +1,16 @@
-"""The answers of a model, written as they come, and the talk that `treadle chat` holds."""
+"""The talk that `treadle chat` holds."""
 
 import sys
 
 from treadle.chat import ChatMessage
+from treadle.cli.answers import answer
 from treadle.cli.arguments import Arguments
 from treadle.cli.exit_status import ExitStatus
-from treadle.cli.printing import print_error, print_event, print_piece
+from treadle.cli.printing import print_error
 from treadle.cli.standard_input import read_line
 from treadle.client import Client
 from treadle.errors import TreadleError
-from treadle.events import Tokens
 from treadle.requests import GenerateOptions
-from treadle.stream import GenerationStream
-
-
-def answer(stream: GenerationStream, *, as_json: bool) -> str:
-    """Writes the events as they come and returns their text. However it is left, the server's work ends."""
-    pieces: list[str] = []
-    with stream:
-        try:
-            for event in stream:
-                if isinstance(event, Tokens):
-                    pieces.append(event.text)
-                if as_json:
-                    print_event(event)
-                elif isinstance(event, Tokens):
-                    print_piece(event.text)
-        except (TreadleError, KeyboardInterrupt):
-            if pieces and not as_json:
-                print_piece("\n")
-            raise
-    if not as_json:
-        print_piece("\n")
-    return "".join(pieces)
 
 
 class Conversation:
@@ -48,7 +26,7 @@ class Conversation:
         arguments = self._arguments
         options: GenerateOptions = {**arguments.options, "chat": [*self._said, turn]}
         stream = self._client.generate(timeout=arguments.timeout, **options)
-        text = answer(stream, as_json=arguments.json)
+        text = answer(stream, arguments)
         self._said += [turn, ChatMessage("assistant", text)]
 
 

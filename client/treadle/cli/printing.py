@@ -7,20 +7,30 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
+from math import inf
 from typing import TextIO
 
 from treadle.errors import TreadleError, Unavailable
-from treadle.events import Event, Result, Started, Tokens
-from treadle.server_info import Load, ModelInfo
+from treadle.events import Content, Event, Prompt, Reasoning, Result, Started, Tokens, ToolCallPart
+from treadle.server_info import Capabilities, Load, ModelInfo
 
-EVENT_NAMES: dict[type[Event], str] = {Started: "started", Tokens: "tokens", Result: "result"}
+EVENT_NAMES: dict[type[Event], str] = {
+    Started: "started",
+    Prompt: "prompt",
+    Tokens: "tokens",
+    Content: "content",
+    Reasoning: "reasoning",
+    ToolCallPart: "tool_call",
+    Result: "result",
+}
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def print_piece(text: str) -> None:
+def print_piece(text: str, file: TextIO | None = None) -> None:
     """Writes at once. A model's output must not steer the terminal, so there its control characters are replaced."""
-    sys.stdout.write(CONTROL_CHARACTERS.sub("�", text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+    file = file or sys.stdout
+    file.write(CONTROL_CHARACTERS.sub("�", text) if file.isatty() else text)
+    file.flush()
 
 
 def print_event(event: Event) -> None:
@@ -55,7 +65,20 @@ def print_error(error: TreadleError, address: str, *, as_json: bool) -> None:
 
 
 def print_json(value: object, file: TextIO | None = None) -> None:
-    print(json.dumps(value, default=_encode), file=file or sys.stdout, flush=True)
+    print(json.dumps(_finite(value), default=_encode), file=file or sys.stdout, flush=True)
+
+
+def _finite(value: object) -> object:
+    """JSON knows no infinity: as in protobuf's JSON it is a string."""
+    match value:
+        case float() if value in (inf, -inf):
+            return "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+        case _:
+            return value
 
 
 def _encode(value: object) -> str:
@@ -75,6 +98,8 @@ def _lines(record: object, prefix: str = "") -> Iterator[tuple[str, str]]:
         value, name = getattr(record, each.name), prefix + each.name.replace("_", " ")
         if is_dataclass(value):
             yield from _lines(value, f"{name}: ")
+        elif value is None and isinstance(record, Capabilities):
+            yield name, "unknown"
         else:
             yield name, _show(value)
 

@@ -81,7 +81,14 @@ def test_json_is_one_event_a_line(command: Command) -> None:
     ended = command.run("generate", "hi", "--json")
     events = [json.loads(line) for line in ended.out.splitlines()]
     assert [event["event"] for event in events] == ["started", "tokens", "tokens", "result"]
-    assert events[1] == {"event": "tokens", "token_ids": [5], "text": "Hello"}
+    assert events[1] == {
+        "event": "tokens",
+        "index": 0,
+        "token_ids": [5],
+        "text": "Hello",
+        "logprobs": [],
+        "usage": None,
+    }
     assert events[-1]["finish_reason"] == "max_new_tokens"
 
 
@@ -136,6 +143,7 @@ def test_in_a_chat_ctrl_c_ends_the_answer_and_then_the_chat(server: ScriptedServ
     assert "�[31m".encode() in read_until(b"fine")
     read_until(b"> ")
     chat.send_signal(signal.SIGINT)
+    os.write(ours, b"\n")  # readline notices a signal of the moment before it waits only once a line has come
     assert chat.wait(PATIENCE) == 130
     os.close(ours)
     assert [message.content for message in server.asked[1].request.chat.messages] == ["and you?"]
