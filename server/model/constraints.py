@@ -123,8 +123,8 @@ class LLGuidanceCompiler:
             raise _refusal(source, _reason(str(error))) from error
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=PARSER_LIMITS)
         text = self._vocabulary.text_that_continues(matcher)
-        if error := _error_of(matcher):
-            raise _refusal(source, error)
+        if reason := _error_of(matcher):
+            raise _refusal(source, reason)
         # A schema within a grammar may ask llguidance to warn of what it does not support, and go on without.
         if warnings := matcher.get_grammar_warnings():
             raise _refusal(source, _reason(warnings[0]))

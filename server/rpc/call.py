@@ -160,7 +160,7 @@ class OpenCalls:
         if self.count >= self.limit:
             raise TooManyOpenCalls(f"{self.limit} calls are open, the most this server takes")
         self.count += 1
-        context.add_done_callback(partial(self._count_out, call))
+        context.add_done_callback(partial(self._count_out, call))  # type: ignore[arg-type]  # the stub's is no Protocol
 
     def _count_out(self, call: Call, _: object) -> None:
         self.count -= 1

@@ -27,9 +27,7 @@ class ShownPrompt:
 class GenerationWriter:
     """Numbers all messages with the generation's `index`."""
 
-    def __init__(
-        self, index: int, request: Request, output: Output, prompt: ShownPrompt, tokenizer: Tokenizer
-    ) -> None:
+    def __init__(self, index: int, request: Request, output: Output, prompt: ShownPrompt, tokenizer: Tokenizer) -> None:
         self._index, self._request, self._output = index, request, output
         self._prompt, self._tokenizer = prompt, tokenizer
         self._started: Started | None = None

@@ -37,7 +37,9 @@ def sampling(message: pb.SamplingParams, defaults: SamplingDefaults) -> Sampling
         repetition_penalty=chosen("repetition_penalty"),
         frequency_penalty=chosen("frequency_penalty") or 0.0,
         presence_penalty=chosen("presence_penalty") or 0.0,
-        logit_bias=tuple((token_id, _shortest(message.logit_bias[token_id])) for token_id in sorted(message.logit_bias)),
+        logit_bias=tuple(
+            (token_id, _shortest(message.logit_bias[token_id])) for token_id in sorted(message.logit_bias)
+        ),
         forbidden_sequences=tuple(tuple(sequence.ids) for sequence in message.forbidden_sequences),
     )
 

@@ -128,9 +128,7 @@ class GenerationServicer:
             await self._decode(call, pb.GetLoadRequest, raw)
             return to_wire.load(self._engine.load())
 
-    async def _asked(
-        self, call: Call, message: pb.GenerateRequest, inputs: Sequence[pb.Input] = ()
-    ) -> from_wire.Asked:
+    async def _asked(self, call: Call, message: pb.GenerateRequest, inputs: Sequence[pb.Input] = ()) -> from_wire.Asked:
         """The message read whole, ready for the engine."""
         call.name(message.request_id)
         check_count("inputs", len(inputs), self._engine.settings.max_generations)

@@ -69,9 +69,7 @@ class _ToolCallFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolCa
     are parted by semicolons.
     """
     TOOL_CALL_FORMAT_MISTRAL: _ToolCallFormat.ValueType  # 3
-    """[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them. The marker stays in the text even
-    where it is a special token.
-    """
+    """[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them, or [TOOL_CALLS]name[ARGS]{...}."""
 
 class ToolCallFormat(_ToolCallFormat, metaclass=_ToolCallFormatEnumTypeWrapper): ...
 
@@ -84,9 +82,7 @@ TOOL_CALL_FORMAT_LLAMA3_JSON: ToolCallFormat.ValueType  # 2
 are parted by semicolons.
 """
 TOOL_CALL_FORMAT_MISTRAL: ToolCallFormat.ValueType  # 3
-"""[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them. The marker stays in the text even
-where it is a special token.
-"""
+"""[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], as Mistral writes them, or [TOOL_CALLS]name[ARGS]{...}."""
 Global___ToolCallFormat: _TypeAlias = ToolCallFormat  # noqa: Y015
 
 class _FinishReason:
@@ -744,11 +740,13 @@ class OutputOptions(_message.Message):
     """Gives Usage so far in every TokenChunk."""
     parse_tool_calls: Global___ToolCallFormat.ValueType
     """Gives the tool calls that the model writes in this format as ToolCallChunk events. The text of TokenChunk stays as
-    it is; the part of it that is neither a tool call nor reasoning comes as ContentChunk events.
+    it is, with the format's markers where those are special tokens; what is neither a tool call nor reasoning nor
+    only whitespace comes as ContentChunk events. A call that breaks off or is malformed before its arguments begin is
+    content; one that breaks later has no complete chunk, and what follows is content.
     """
     parse_reasoning: _builtins.bool
-    """Gives what stands between <think> and </think> as ReasoningChunk events, and the rest as parse_tool_calls does. A
-    prompt that ends with <think> makes the output begin as reasoning.
+    """Gives what stands between <think> and </think> at the start of the output as ReasoningChunk events, and the rest
+    as parse_tool_calls does. A prompt that ends with <think> makes the output begin as reasoning.
     """
     @_builtins.property
     def chunk_interval(self) -> _duration_pb2.Duration:
@@ -880,12 +878,15 @@ class TokenLogprob(_message.Message):
     LOGPROB_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     ALTERNATIVES_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
     """The token."""
     logprob: _builtins.float
     """Natural logarithm of its probability; -infinity where it had none."""
     rank: _builtins.int
     """Its place among all tokens by probability; 1 is the most probable."""
+    text: _builtins.str
+    """The token's text by itself, special tokens kept."""
     @_builtins.property
     def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alternative]:
         """The most probable tokens, falling."""
@@ -897,10 +898,11 @@ class TokenLogprob(_message.Message):
         logprob: _builtins.float = ...,
         rank: _builtins.int = ...,
         alternatives: _abc.Iterable[Global___Alternative] | None = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "logprob", b"logprob", "rank", b"rank", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "logprob", b"logprob", "rank", b"rank", "text", b"text", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1113,7 +1115,7 @@ class Result(_message.Message):
     """The stop token that was chosen."""
     satisfies_constraint: _builtins.bool
     """With GenerateRequest.constraint: whether the whole output is an instance of it. Where it is not, it is a beginning
-    of one, cut off by what finish_reason says.
+    of one, cut off by what finish_reason says. Unset where a stop sequence has cut the text.
     """
     @_builtins.property
     def usage(self) -> Global___Usage:
@@ -1713,6 +1715,8 @@ class Limits(_message.Message):
     MAX_CONSTRAINT_BYTES_FIELD_NUMBER: _builtins.int
     MAX_TEMPLATE_BYTES_FIELD_NUMBER: _builtins.int
     MAX_TOOL_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_TEXT_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_CHAT_MESSAGES_FIELD_NUMBER: _builtins.int
     max_total_tokens: _builtins.int
     """Most tokens of a prompt and its generation together, by the context length and the size of the KV cache."""
     max_slots: _builtins.int
@@ -1740,6 +1744,10 @@ class Limits(_message.Message):
     """Most bytes of a constraint, of a chat's own template, and of the JSON of a tool."""
     max_template_bytes: _builtins.int
     max_tool_bytes: _builtins.int
+    max_text_bytes: _builtins.int
+    """Most bytes of UTF-8 in a prompt, and in a chat put into text."""
+    max_chat_messages: _builtins.int
+    """Most messages of a chat."""
     def __init__(
         self,
         *,
@@ -1758,10 +1766,12 @@ class Limits(_message.Message):
         max_constraint_bytes: _builtins.int = ...,
         max_template_bytes: _builtins.int = ...,
         max_tool_bytes: _builtins.int = ...,
+        max_text_bytes: _builtins.int = ...,
+        max_chat_messages: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_constraint_bytes", b"max_constraint_bytes", "max_forbidden_sequence_length", b"max_forbidden_sequence_length", "max_forbidden_sequences", b"max_forbidden_sequences", "max_generations", b"max_generations", "max_logit_bias", b"max_logit_bias", "max_logprobs", b"max_logprobs", "max_message_bytes", b"max_message_bytes", "max_slots", b"max_slots", "max_stop_sequence_length", b"max_stop_sequence_length", "max_stop_sequences", b"max_stop_sequences", "max_stop_token_ids", b"max_stop_token_ids", "max_template_bytes", b"max_template_bytes", "max_tool_bytes", b"max_tool_bytes", "max_total_tokens", b"max_total_tokens", "max_waiting", b"max_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_chat_messages", b"max_chat_messages", "max_constraint_bytes", b"max_constraint_bytes", "max_forbidden_sequence_length", b"max_forbidden_sequence_length", "max_forbidden_sequences", b"max_forbidden_sequences", "max_generations", b"max_generations", "max_logit_bias", b"max_logit_bias", "max_logprobs", b"max_logprobs", "max_message_bytes", b"max_message_bytes", "max_slots", b"max_slots", "max_stop_sequence_length", b"max_stop_sequence_length", "max_stop_sequences", b"max_stop_sequences", "max_stop_token_ids", b"max_stop_token_ids", "max_template_bytes", b"max_template_bytes", "max_text_bytes", b"max_text_bytes", "max_tool_bytes", b"max_tool_bytes", "max_total_tokens", b"max_total_tokens", "max_waiting", b"max_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,7 +12,8 @@ from server.engine.constraint import Choice, Constraint, ConstraintState
 from server.engine.errors import ConstraintFailed
 from server.engine.events import Failure, FinishReason
 from server.engine.plan import Draw, Fault, StepOutcome, StepPlan
-from server.engine.request import Request, Sampling, Stopping
+from server.engine.request import Request, Stopping
+from server.engine.sampling import Sampling
 from server.engine.scheduler import MAX_FAILED_STEPS
 from tests.server.engine.driver import Arrival, Driver, Heard, request
 from tests.server.fakes import EOS, VOCABULARY_SIZE, FakeConstraints, FakeModel, describe, next_token

@@ -22,6 +22,7 @@ class BackendTokenizer:
     has_chat_template: bool = field(default=False, init=False)
     takes_tools: bool = field(default=False, init=False)
     allows_request_templates: bool = field(default=False, init=False)
+    longest_token_bytes: int = field(default=1, init=False)
 
     def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
         text: str = self.backend.decode(list(token_ids), skip_special_tokens=not keep_special_tokens)
@@ -35,6 +36,9 @@ class BackendTokenizer:
 
     def tokens(self, token_ids: Sequence[int]) -> list[str]:
         raise AssertionError("a detokenizer does not look at tokens")
+
+    def token_text(self, token_id: int) -> str:
+        raise AssertionError("a detokenizer does not look at one token")
 
     def render_chat(self, chat: Chat) -> str:
         raise AssertionError("a detokenizer does not render")

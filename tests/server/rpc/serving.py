@@ -20,7 +20,14 @@ from server.rpc.statuses import DETAILS_KEY
 from tests.server.fakes import FakeConstraints, FakeModel, FakeTokenizer
 
 ENGINE = EngineSettings(max_slots=4, max_waiting=8, max_step_tokens=16, max_unread_tokens=1000, stuck_after=60)
-SERVER = ServerSettings(host="127.0.0.1", port=0, max_message_bytes=64 << 10, max_open_requests=100, max_open_bytes=1 << 20, log_prompts=False)
+SERVER = ServerSettings(
+    host="127.0.0.1",
+    port=0,
+    max_message_bytes=64 << 10,
+    max_open_requests=100,
+    max_open_bytes=1 << 20,
+    log_prompts=False,
+)
 PATIENCE = 30.0
 """Seconds a test waits for what must happen; they pass only where it fails."""
 

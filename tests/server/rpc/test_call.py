@@ -119,7 +119,7 @@ async def test_prompts_and_text_are_logged_only_when_asked_for(lines: Lines, sta
 async def test_a_mistake_in_the_server_is_internal_with_a_traceback_in_the_log_only(
     lines: Lines, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(request: object) -> None:
+    def fail(*_: object) -> None:
         raise KeyError("inside story")
 
     monkeypatch.setattr(serving.engine, "submit", fail)

@@ -1,4 +1,3 @@
-import struct
 from dataclasses import replace
 
 import grpc
@@ -8,13 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from treadle.v1 import generation_pb2 as pb
 
-from server.engine.engine import Served
 from server.engine.errors import InvalidArgument
 from server.rpc import from_wire
-from tests.server.fakes import VOCABULARY_SIZE, FakeConstraints, FakeModel, FakeTokenizer, describe
+from tests.server.fakes import VOCABULARY_SIZE, describe
 from tests.server.rpc.serving import Serving, generate_request
-
-DEFAULTS = describe().sampling_defaults
 
 
 def invalid_requests() -> dict[str, pb.GenerateRequest]:
@@ -78,39 +74,19 @@ async def test_tokenize_and_detokenize_name_what_is_wrong(serving: Serving) -> N
         await serving.stub.Detokenize(pb.DetokenizeRequest(token_ids=[1, 260]))
 
 
-@given(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=0, max_value=100))
-def test_a_32_bit_float_is_read_as_the_shortest_decimal_that_is_it(number: float) -> None:
-    read = from_wire.sampling(pb.SamplingParams(temperature=number), DEFAULTS).temperature
-    assert struct.pack("<f", read) == struct.pack("<f", number)
-    assert len(f"{read!r}") <= len(f"{number!r}")
-
-
-@given(st.integers(1, 1000))
-def test_a_decimal_of_three_places_is_read_as_it_was_written(thousandths: int) -> None:
-    assert from_wire.sampling(pb.SamplingParams(top_p=thousandths / 1000), DEFAULTS).top_p == thousandths / 1000
-
-
 @given(st.integers(-400_000_000_000, 400_000_000_000), st.integers(-(2**31), 2**31 - 1))
 def test_a_time_limit_is_a_valid_duration_above_zero_or_refused(seconds: int, nanos: int) -> None:
     message = pb.StoppingCriteria(time_limit=Duration(seconds=seconds, nanos=nanos))
     valid = abs(seconds) <= 315_576_000_000 and 0 <= nanos < 10**9 and (seconds > 0 or (seconds == 0 and nanos > 0))
     if valid:
-        assert from_wire.stopping(message).time_limit == seconds + nanos / 1e9
+        assert from_wire.stopping(message, describe(), prompt_length=1).time_limit == seconds + nanos / 1e9
     else:
         with pytest.raises(InvalidArgument, match=r"stopping\.time_limit"):
-            from_wire.stopping(message)
+            from_wire.stopping(message, describe(), prompt_length=1)
 
 
-@pytest.mark.parametrize(("prompt_length", "resolved"), [(100, 20), (107, 20), (108, None)])
+@pytest.mark.parametrize(("prompt_length", "resolved"), [(101, 20), (108, 20), (109, None)])
 def test_the_models_default_of_new_tokens_holds_where_it_fits(prompt_length: int, resolved: int | None) -> None:
-    served = Served(FakeModel(replace(describe(), default_max_new_tokens=20)), FakeTokenizer(), FakeConstraints())
-    message = pb.GenerateRequest(prompt="x" * prompt_length)
-    assert from_wire.request(message, "r", 0.0, served).stopping.max_new_tokens == resolved
-
-
-def test_unset_sampling_is_the_models_and_zero_is_not_unset() -> None:
-    unset = from_wire.sampling(pb.SamplingParams(), DEFAULTS)
-    assert (unset.temperature, unset.top_k, unset.top_p) == (0.0, 0, 1.0)
-    assert from_wire.sampling(pb.SamplingParams(seed=0), DEFAULTS).seed == 0
-    assert from_wire.sampling(pb.SamplingParams(top_k=5), DEFAULTS).temperature == DEFAULTS.sampled_temperature
-    assert from_wire.sampling(pb.SamplingParams(top_k=5, temperature=0), DEFAULTS).temperature == 0
+    described = replace(describe(), default_max_new_tokens=20)
+    found = from_wire.stopping(pb.StoppingCriteria(), described, prompt_length)
+    assert found.max_new_tokens == resolved

@@ -1,8 +1,6 @@
-import pytest
 from treadle.v1 import generation_pb2 as pb
 
-from server.engine.errors import InvalidArgument
-from server.engine.events import Finish, FinishReason, Result, Timing, Tokens, Usage
+from server.engine.events import Finish, FinishReason, Result, Timing, Usage
 from server.rpc import to_wire
 
 
@@ -27,25 +25,3 @@ def test_the_time_to_the_first_token_is_unset_where_there_was_none() -> None:
     assert not to_wire.result(result(Finish(FinishReason.TIME_LIMIT), None)).timing.HasField("time_to_first_token")
     timing = to_wire.result(result(Finish(FinishReason.TIME_LIMIT))).timing
     assert timing.total.ToTimedelta().total_seconds() == 1.5
-
-
-@pytest.mark.parametrize(
-    ("omit", "tokens", "shown"),
-    [
-        (pb.OutputOptions(), Tokens((1,), ""), pb.TokenChunk(token_ids=[1])),
-        (pb.OutputOptions(omit_token_ids=True), Tokens((1,), "a"), pb.TokenChunk(text="a")),
-        (pb.OutputOptions(omit_token_ids=True), Tokens((1,), ""), None),
-        (pb.OutputOptions(omit_text=True), Tokens((1,), "a"), pb.TokenChunk(token_ids=[1])),
-        (pb.OutputOptions(omit_text=True), Tokens((), "a"), None),
-    ],
-)
-def test_a_chunk_of_which_nothing_is_shown_is_not_sent(
-    omit: pb.OutputOptions, tokens: Tokens, shown: pb.TokenChunk | None
-) -> None:
-    response = to_wire.response(tokens, "r", to_wire.output(omit))
-    assert response == (None if shown is None else pb.GenerateResponse(tokens=shown))
-
-
-def test_omitting_everything_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="output"):
-        to_wire.output(pb.OutputOptions(omit_text=True, omit_token_ids=True))
