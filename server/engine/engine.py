@@ -152,7 +152,7 @@ class Engine:
 
     def is_making_progress(self) -> bool:
         """Whether the thread lives and its loop turns; true while the model loads, whose time has no known bound."""
-        if self._scheduler is None:
+        if self._scheduler is None or self.failure is not None:
             return self.failure is None
         stuck = time.monotonic() - self._scheduler.turned_at > self.settings.stuck_after
         return self._thread.is_alive() and not stuck

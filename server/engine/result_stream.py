@@ -54,7 +54,7 @@ class ResultStream(AsyncIterator[GenerationEvent]):
         return sum(len(unread.token_ids) for unread in self._open.values() if unread.due_at <= now)
 
     def put(self, number: int, event: Event) -> None:
-        """Takes the next event of the request with this number; one that comes after its end is dropped."""
+        """Takes the next event of the request with this number; one that comes after the end is dropped."""
         if number not in self._put_numbers:
             return
         if isinstance(event, Result | Failure):
@@ -62,8 +62,9 @@ class ResultStream(AsyncIterator[GenerationEvent]):
         if isinstance(event, Failure) and self.failure is None:
             self.failure = event
             self._failed.set()
-        self._open[number].put(event)
-        self._arrived.set()
+        if number in self._open:  # not where another's failure has ended the iteration
+            self._open[number].put(event)
+            self._arrived.set()
 
     async def wait_for_failure(self) -> Failure:
         """Returns when a generation has failed, which the reader may not have heard yet."""

@@ -89,6 +89,8 @@ async def test_a_failure_of_one_generation_ends_the_stream_of_all() -> None:
     put_all(stream, 0, STARTED)
     put_all(stream, 1, failure)
     assert [heard async for heard in stream] == [GenerationEvent(0, STARTED), GenerationEvent(1, failure)]
+    put_all(stream, 0, Tokens((1,), "a"), RESULT)
+    assert [heard async for heard in stream] == []
 
 
 async def test_tokens_come_a_chunk_interval_apart_and_the_end_does_not_wait() -> None:

@@ -155,6 +155,7 @@ async def test_a_stream_that_ends_without_a_result_is_internal(
     running = await serving.hold_steps(generate_request())
     (stream,) = serving.engine._streams.values()
     stream._open.clear()
+    stream._arrived.set()
     serving.steps.open()
     refused = await refusal(running)
     assert (refused.code, refused.reason) == (grpc.StatusCode.INTERNAL, "ENDED_WITHOUT_RESULT")
