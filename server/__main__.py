@@ -138,6 +138,7 @@ def _engine_settings(config: Config) -> EngineSettings:
         max_unread_tokens=config.max_unread_tokens,
         stuck_after=config.stuck_after,
         prefix_cache=config.prefix_cache,
+        max_step_time=config.max_step_time,
     )
 
 

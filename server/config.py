@@ -145,6 +145,12 @@ class Config:
     max_step_tokens: int = _setting(
         CAPACITY, _whole(2, 1_000_000), 512, "most tokens a step of the model computes; above --max-slots"
     )
+    max_step_time: float = _setting(
+        CAPACITY,
+        _duration(0.001),
+        0.25,
+        "time a step may last, about: prompts are computed in pieces that fit, so running requests wait no longer",
+    )
     kv_memory: int | None = _setting(
         CAPACITY, _size(1 << 20, 1 << 50), None, "memory of the KV cache; unset takes a share of what is free"
     )

@@ -63,6 +63,8 @@ class EngineSettings:
     """Seconds of waiting that are worth a point of priority."""
     preempt_lower_priority: bool = False
     """Whether a request takes the slot of one of lower priority."""
+    max_step_time: float = 0.25
+    """Seconds a step that computes prompts lasts, about; their tokens are as many as that allows."""
 
     @property
     def max_in_flight(self) -> int:
@@ -191,6 +193,7 @@ class Engine:
                 settings.prefix_cache,
                 settings.priority_aging,
                 settings.preempt_lower_priority,
+                settings.max_step_time,
             )
             self._on_loop(self._become_ready, served, scheduler)
             scheduler.run()

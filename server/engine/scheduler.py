@@ -18,6 +18,7 @@ from server.engine.model import Model
 from server.engine.plan import Drawn, Fault, Span, StepOutcome, StepPlan
 from server.engine.queue import RequestQueue
 from server.engine.sequence import Sequence
+from server.engine.step_budget import StepBudget
 from server.engine.tokenizer import Tokenizer
 from server.engine.waiting_line import WaitingLine
 
@@ -52,17 +53,21 @@ class Scheduler:
         prefix_cache: bool = True,
         priority_aging: float = 10.0,
         preempt_lower_priority: bool = False,
+        max_step_time: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if max_step_tokens <= max_slots:
             raise ValueError(f"max_step_tokens is {max_step_tokens}: must be above max_slots, {max_slots}")
         self.model, self.tokenizer, self.requests = model, tokenizer, requests
-        self.max_slots, self.max_step_tokens, self.prefix_cache = max_slots, max_step_tokens, prefix_cache
+        self.max_slots, self.prefix_cache = max_slots, prefix_cache
+        self.step_budget = StepBudget(max_step_tokens, max_step_time)
         self.pool = BlockPool(model.description.kv_block_count, model.description.kv_block_size)
         self.preempt_lower_priority = preempt_lower_priority
         self.waiting = WaitingLine(priority_aging)
         self.running: dict[int, Sequence] = {}
         self.stopping = False
-        self.turned_at = time.monotonic()
+        self._clock = clock
+        self.turned_at = self._clock()
         self._ready_at = time.time()
         self._throughput = Throughput()
         self._failed_steps = 0
@@ -88,7 +93,7 @@ class Scheduler:
 
     def take_arrivals(self) -> None:
         """Lets new requests wait, and drops those that were cancelled or whose time is up."""
-        self.turned_at = now = time.monotonic()
+        self.turned_at = now = self._clock()
         arrivals = self.requests.take_all()
         for request in arrivals.requests:
             self.waiting.add(Sequence(request, self.model.description, self.tokenizer))
@@ -120,12 +125,14 @@ class Scheduler:
         """One step of the model: the next token for every sequence whose known tokens it completes."""
         self.make_room()
         plan = self.plan_step()
+        began_at = self._clock()
         outcome = step_isolating_faults(self.model, plan)
+        self.step_budget.learn(plan, self._clock() - began_at)
         self.take_outcome(plan, outcome)
 
     def retire_finished(self) -> None:
         """Sends each running sequence's news to its client, and frees the slots of those that are finished."""
-        now = time.monotonic()
+        now = self._clock()
         for seq in list(self.running.values()):
             if seq.is_finished(now):
                 self._end(seq, now)
@@ -146,7 +153,8 @@ class Scheduler:
 
     def plan_step(self) -> StepPlan:
         """Shares out the step's tokens: one to each sequence that generates, the rest to the others, in turn."""
-        budget = self.max_step_tokens
+        generating = sum(seq.pending_count == 1 for seq in self.running.values())
+        budget = self.step_budget.tokens(generating)
         spans = []
         for seq in sorted(self._in_turn(), key=lambda seq: seq.pending_count > 1):
             count = min(seq.pending_count, budget)
@@ -157,7 +165,7 @@ class Scheduler:
 
     def take_outcome(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """Updates the sequences by what the step has computed and drawn."""
-        now = time.monotonic()
+        now = self._clock()
         for span, drawn in zip(plan.spans, outcome.draws, strict=True):
             seq = self.running[span.slot]
             if isinstance(drawn, Fault):
@@ -190,7 +198,7 @@ class Scheduler:
             kv_blocks_cached=self.pool.cached_count,
             kv_blocks_total=self.pool.block_count,
             kv_block_size=self.pool.block_size,
-            tokens_per_second=self._throughput.per_second(time.monotonic()),
+            tokens_per_second=self._throughput.per_second(self._clock()),
             tokens_generated=self._throughput.total,
             since=self._ready_at,
         )
@@ -212,7 +220,7 @@ class Scheduler:
         self.pool.share(shared)
         slot = next(slot for slot in range(self.max_slots) if slot not in self.running)
         new = self.pool.allocate(self.pool.blocks_for(len(seq.token_ids)) - len(shared))
-        seq.admit(slot, shared + new, len(shared) * self.pool.block_size, time.monotonic())
+        seq.admit(slot, shared + new, len(shared) * self.pool.block_size, self._clock())
         self.running[slot] = seq
 
     def _make_way(self, seq: Sequence) -> bool:

@@ -29,6 +29,7 @@ def test_flags_beat_the_environment_and_the_environment_beats_the_defaults() -> 
         ("grace", "2m", 120.0),
         ("grace", "0", 0.0),
         ("stuck_after", "500ms", 0.5),
+        ("max_step_time", "100ms", 0.1),
         ("log_prompts", "yes", True),
         ("prefix_cache", "off", False),
         ("cache", "~/models", Path.home() / "models"),

@@ -1,5 +1,7 @@
 import math
 import time
+from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from server.engine.errors import StepFailed
 from server.engine.events import Failure, FinishReason, Started, Tokens
 from server.engine.plan import StepPlan
-from server.engine.request import Stopping
+from server.engine.request import Request, Stopping
 from server.engine.sampling import Sampling
 from server.engine.scheduler import MAX_FAILED_STEPS
 from tests.server.engine.driver import Arrival, Driver, expected_tokens, request
@@ -107,6 +109,42 @@ def test_a_long_prompt_is_computed_in_chunks_while_the_others_get_a_token_every_
     assert [len(s.token_ids) for plan in model.plans for s in plan.spans if s.token_ids[0] == 7] == [9] * 6 + [6]
     assert all(any(len(s.token_ids) == 1 for s in plan.spans) for plan in model.plans[:12])
     assert heard[1].token_ids == expected_tokens(long, model.description)
+
+
+long_requests = st.builds(request, prompt=st.lists(st.integers(0, 255), min_size=1, max_size=90))
+
+
+class StepClock:
+    """Time that passes while the model computes, and only then."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self.now, self.seconds = time.monotonic(), seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+    def before_step(self, plan: StepPlan) -> None:
+        self.now += self.seconds()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(long_requests, min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_tokens_do_not_depend_on_how_long_steps_take_and_thus_on_how_many_each_computes(
+    asked: list[Request], rng: Random
+) -> None:
+    clock = StepClock(lambda: rng.choice([0.0, 0.0, 9.0]))
+    model = FakeModel(before_step=clock.before_step)
+    driver = Driver(model, max_slots=4, max_step_tokens=100, max_step_time=1.0, clock=clock)
+    for req, one in zip(asked, driver.serve(*asked), strict=True):
+        assert one.token_ids == expected_tokens(req, model.description)
+
+
+def test_after_steps_that_took_too_long_a_prompt_is_computed_in_smaller_pieces() -> None:
+    clock = StepClock(lambda: 9.0)
+    model = FakeModel(before_step=clock.before_step)
+    driver = Driver(model, max_step_tokens=100, max_step_time=1.0, clock=clock)
+    driver.serve(request([7] * 112, Stopping(max_new_tokens=1)))
+    assert [len(span.token_ids) for plan in model.plans for span in plan.spans] == [64, 32, 16]
 
 
 def test_one_delivery_a_step_carries_every_sequences_token() -> None:
