@@ -156,7 +156,7 @@ class Engine:
         if self._scheduler is None:
             return self.failure is None
         stuck = time.monotonic() - self._scheduler.turned_at > self.settings.stuck_after
-        return self._thread.is_alive() and not stuck
+        return self.failure is None and self._thread.is_alive() and not stuck
 
     def drain(self) -> None:
         """Refuses new requests; those in flight go on."""
