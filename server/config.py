@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 ENVIRONMENT_PREFIX = "TREADLE_"
+SERVICE_LINK_NAMES = re.compile(
+    r"TREADLE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 class ConfigError(Exception):
@@ -187,6 +191,7 @@ class Config:
 def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     """Flags beat the environment, which beats the defaults. Raises ConfigError; `--help` and such raise SystemExit."""
     flags = vars(_parser().parse_args(arguments))
+    environment = {name: value for name, value in environment.items() if not _is_service_link(name, value)}
     values = {}
     for field in dataclasses.fields(Config):
         variable = environment_variable(field.name)
@@ -199,8 +204,21 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Co
 
 def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Variables that look like settings and are none: misspelt, most likely."""
-    known = {environment_variable(field.name) for field in dataclasses.fields(Config)}
+    known = {environment_variable(field.name) for field in dataclasses.fields(Config)} | set(service_links(environment))
     return tuple(sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known))
+
+
+def service_links(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that Kubernetes gives every pod beside a Service whose name begins with `treadle`; no settings.
+
+    See https://kubernetes.io/docs/tutorials/services/connect-applications-service/#environment-variables.
+    """
+    return tuple(sorted(name for name, value in environment.items() if _is_service_link(name, value)))
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    is_url = name.startswith(ENVIRONMENT_PREFIX) and name.endswith("_PORT") and SERVICE_LINK_URL.fullmatch(value)
+    return bool(is_url or SERVICE_LINK_NAMES.fullmatch(name))
 
 
 def flag(name: str) -> str:

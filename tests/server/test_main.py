@@ -113,6 +113,13 @@ def test_the_configuration_is_the_first_line_of_the_log(run: Run) -> None:
     assert process.wait_for_log("no setting")["variable"] == "TREADLE_MAX_SLOT"
 
 
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_warned_of_once(run: Run) -> None:
+    links = {"TREADLE_PORT": "tcp://10.0.0.1:50051", "TREADLE_SERVICE_HOST": "10.0.0.1"}
+    process = run(FAKE, **links)
+    assert process.wait_for_log("Kubernetes")["variables"] == ["TREADLE_PORT", "TREADLE_SERVICE_HOST"]
+    assert process.wait_for_log("treadle.main")["event"] == "listening; the model loads"
+
+
 def test_what_the_grace_does_not_finish_ends_unavailable_and_the_exit_is_clean(run: Run) -> None:
     process = run(FAKE, "--grace=100ms").wait_until_ready()
     streams = [process.generate("hello", 100) for _ in range(3)]
