@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from server.engine.block_pool import BlockPool
 from server.engine.errors import ConstraintFailed, Draining, EngineError, StepFailed
 from server.engine.events import Event, Failure
-from server.engine.faults import step_isolating_faults
+from server.engine.faults import probe, step_isolating_faults
 from server.engine.load import Load, Throughput
 from server.engine.model import Model
 from server.engine.plan import Drawn, Fault, Span, StepOutcome, StepPlan
@@ -22,10 +24,12 @@ from server.engine.step_budget import StepBudget
 from server.engine.tokenizer import Tokenizer
 from server.engine.waiting_line import WaitingLine
 
+log = structlog.stdlib.get_logger("treadle.engine")
+
 IDLE_WAIT = 0.5
 """Seconds an idle turn of the loop lasts at most, so that it is seen to turn."""
 MAX_FAILED_STEPS = 16
-"""Steps in a row that fail for every sequence, before the model itself is held to be broken."""
+"""Steps in a row that fail for every sequence, before it is seen whether the model itself is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +173,7 @@ class Scheduler:
         for span, drawn in zip(plan.spans, outcome.draws, strict=True):
             seq = self.running[span.slot]
             if isinstance(drawn, Fault):
-                self.pool.forget(seq.block_ids)
-                self._fail(seq, _error_of(seq, drawn))
+                self._fail_step(seq, drawn)
                 continue
             self._mark_computed(seq, len(span.token_ids))
             seq.append_prompt_logprobs(outcome.prompt_logprobs.get(span.slot, ()))
@@ -316,6 +319,13 @@ class Scheduler:
         self._send(seq, Failure(error))
         self._remove(seq)
 
+    def _fail_step(self, seq: Sequence, fault: Fault) -> None:
+        if not fault.by_request:
+            facts = {"request_id": seq.request.id, "reason": fault.reason, "exc_info": fault.error}
+            log.error("the model could not compute a request", **facts)
+        self.pool.forget(seq.block_ids)
+        self._fail(seq, _error_of(seq, fault))
+
     def _report(self, seq: Sequence) -> None:
         if started := seq.take_started():
             self._send(seq, started)
@@ -333,11 +343,17 @@ class Scheduler:
             self._deliveries = []
 
     def _check_model_works(self, outcome: StepOutcome) -> None:
-        """Raises RuntimeError where the steps have failed for everybody for so long that no request can be to blame."""
+        """Raises ModelBroken where steps have failed for everybody for long, and one with no request in it fails too.
+
+        Those who failed have left, so that there is a KV block nobody uses.
+        """
         all_failed = all(isinstance(drawn, Fault) and not drawn.by_request for drawn in outcome.draws)
         self._failed_steps = self._failed_steps + 1 if all_failed else 0
         if self._failed_steps == MAX_FAILED_STEPS:
-            raise RuntimeError(f"the model failed {MAX_FAILED_STEPS} steps in a row for every sequence")
+            self._failed_steps = 0
+            (block_id,) = self.pool.allocate(1)
+            self.pool.release([block_id])  # its contents are known to nobody now, and nobody takes it meanwhile
+            probe(self.model, block_id)
 
 
 def _error_of(seq: Sequence, fault: Fault) -> EngineError:

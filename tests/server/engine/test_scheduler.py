@@ -6,9 +6,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from server.engine.errors import StepFailed
 from server.engine.events import Failure, FinishReason, Started, Tokens
+from server.engine.faults import ModelBroken
 from server.engine.plan import StepPlan
 from server.engine.request import Request, Stopping
 from server.engine.sampling import Sampling
@@ -242,14 +244,53 @@ def test_a_sequence_that_breaks_every_step_it_is_in_ends_alone_and_the_others_ke
     assert isinstance(failure.error, StepFailed)
 
 
-def test_a_model_that_fails_for_everybody_for_long_ends_the_scheduler() -> None:
+def test_a_model_that_fails_for_everybody_for_long_and_by_itself_ends_the_scheduler() -> None:
     def broken(plan: StepPlan) -> None:
         raise OSError("gone")
 
     driver = Driver(FakeModel(before_step=broken), max_slots=1)
-    with pytest.raises(RuntimeError, match=f"failed {MAX_FAILED_STEPS} steps"):
+    with pytest.raises(ModelBroken, match="OSError: gone"):
         driver.serve(*[request() for _ in range(MAX_FAILED_STEPS)])
     driver.scheduler.check_integrity()
+
+
+def test_however_many_faulty_requests_come_one_after_another_the_next_good_one_is_served() -> None:
+    def poison(plan: StepPlan) -> None:
+        if any(13 in span.token_ids for span in plan.spans):
+            raise ValueError("thirteen")
+
+    model = FakeModel(before_step=poison)
+    good = request([7] * 10, Stopping(max_new_tokens=4, stop_token_ids=frozenset({13})))
+    bad = [request([13] * 10) for _ in range(3 * MAX_FAILED_STEPS)]
+    heard = Driver(model, max_slots=1).serve(*bad, good)
+    assert all(isinstance(one.events[-1], Failure) for one in heard[:-1])
+    assert heard[-1].token_ids == expected_tokens(good, model.description)
+
+
+def test_seeing_whether_the_model_works_leaves_cached_prefixes_as_they_were() -> None:
+    def poison(plan: StepPlan) -> None:
+        if any(13 in span.token_ids for span in plan.spans):
+            raise ValueError("thirteen")
+
+    model = FakeModel(describe(kv_block_count=8), before_step=poison)
+    driver = Driver(model, max_slots=1)
+    first, again = request([7] * 17), request([7] * 17)
+    (before,) = driver.serve(first)
+    driver.serve(*[request([13]) for _ in range(MAX_FAILED_STEPS)])
+    (after,) = driver.serve(again)
+    assert after.cached_count == 16
+    assert after.token_ids == before.token_ids
+
+
+def test_every_line_about_a_request_that_the_model_could_not_compute_has_its_id() -> None:
+    def poison(plan: StepPlan) -> None:
+        if any(13 in span.token_ids for span in plan.spans):
+            raise ValueError("thirteen")
+
+    with capture_logs() as lines:
+        Driver(FakeModel(before_step=poison)).serve(request([13], request_id="bad"), request([7], request_id="good"))
+    about_requests = [line for line in lines if line["log_level"] == "error"]
+    assert [(line["request_id"], str(line["exc_info"])) for line in about_requests] == [("bad", "thirteen")]
 
 
 def test_a_budget_that_would_starve_a_slot_is_refused() -> None:
