@@ -8,6 +8,7 @@ import huggingface_hub.constants
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 from transformers import (
     AutoConfig,
     BertConfig,
@@ -88,6 +89,14 @@ def test_the_settings_decide_dtype_and_cache(llama: Path) -> None:
 def test_the_cache_is_no_larger_than_the_slots_can_use(llama: Path) -> None:
     description = load_served(tiny.settings(llama, kv_memory=None, max_slots=3)).model.description
     assert description.kv_block_count == 3 * 100 // 4
+
+
+def test_a_cache_that_holds_less_than_one_context_is_warned_of_with_both_numbers(llama: Path) -> None:
+    token_bytes = 2 * 2 * 2 * 8 * 4
+    for tokens, warnings in ((96, [(96, 100)]), (100, [])):
+        with capture_logs() as lines:
+            load_served(tiny.settings(llama, kv_memory=tokens * token_bytes))
+        assert [(line["kv_cache_tokens"], line["context_length"]) for line in lines] == warnings
 
 
 @pytest.mark.parametrize(
