@@ -90,6 +90,7 @@ def _load(source: "_Source", settings: ModelSettings) -> Served:
         )
     assert transformer.generation_config is not None, "a causal language model that can generate has one"
     defaults = generation_defaults(transformer.generation_config, settings.ignore_generation_config)
+    defaults.check_known(vocabulary_size)
     shape = survey(transformer)
     check_against_own_attention(transformer, shape, settings.kv_block_size)
     useful_tokens = settings.max_slots * context

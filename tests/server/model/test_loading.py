@@ -174,10 +174,34 @@ def test_longrope_is_served_up_to_the_length_where_it_would_change(tmp_path: Pat
 
 
 def test_a_generation_config_that_is_not_served_is_refused_unless_it_is_to_be_ignored(llama: Path) -> None:
-    change_json(llama / "generation_config.json", repetition_penalty=1.2, eos_token_id=9)
-    assert "repetition_penalty=1.2" in refusal(tiny.settings(llama))
+    change_json(llama / "generation_config.json", no_repeat_ngram_size=2, eos_token_id=9)
+    assert "no_repeat_ngram_size=2" in refusal(tiny.settings(llama))
     served = load_served(tiny.settings(llama, ignore_generation_config=True))
     assert served.model.description.eos_token_ids == {9}
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize(
+    ("name", "token_ids", "told"),
+    [
+        ("eos_token_id", 300, "eos_token_id=300"),
+        ("eos_token_id", [2, 12345], "eos_token_id=12345"),
+        ("eos_token_id", -1, "eos_token_id=-1"),
+        ("bos_token_id", 300, "bos_token_id=300"),
+        ("pad_token_id", 300, "pad_token_id=300"),
+    ],
+)
+def test_a_token_id_that_is_not_in_the_vocabulary_is_refused(
+    llama: Path, name: str, token_ids: object, told: str, ignored: bool
+) -> None:
+    change_json(llama / "generation_config.json", **{name: token_ids})
+    message = refusal(tiny.settings(llama, ignore_generation_config=ignored))
+    assert f"its generation_config has {told}, and its vocabulary has the ids from 0 to 299" in message
+
+
+def test_the_last_id_of_the_vocabulary_may_end_a_sequence(llama: Path) -> None:
+    change_json(llama / "generation_config.json", eos_token_id=299)
+    assert load_served(tiny.settings(llama)).model.description.eos_token_ids == {299}
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
