@@ -96,6 +96,9 @@ TEXT = Kind("NAME", _text)
 PATH = Kind("PATH", lambda text: Path(_text(text)).expanduser())
 SWITCH = Kind("", _switch, lambda value: str(value).lower())
 
+MOST_MESSAGE_BYTES = 512 << 20
+"""gRPC is given a limit of twice this much, which must fit a signed number of 32 bits."""
+
 MODEL = "The model"
 ADDRESS = "The address"
 CAPACITY = "Capacity"
@@ -161,7 +164,7 @@ class Config:
     kv_block_size: int = _setting(CAPACITY, _whole(1, 1024), 16, "tokens in a block of the KV cache")
     prefix_cache: bool = _setting(CAPACITY, SWITCH, True, "share the KV blocks of equal beginnings of prompts")
 
-    max_message_bytes: int = _setting(CALLS, _size(1 << 10, 1 << 30), 16 << 20, "largest request message")
+    max_message_bytes: int = _setting(CALLS, _size(1 << 10, MOST_MESSAGE_BYTES), 16 << 20, "largest request message")
     max_open_requests: int = _setting(
         CALLS, _whole(1, 1_000_000), 1024, "calls open at once: running, waiting, being tokenized or being read"
     )

@@ -63,6 +63,7 @@ def test_a_switch_needs_no_value() -> None:
         ("port", "http://10.0.0.1:50051", "whole number"),
         ("kv_memory", "12 parsecs", "512MiB"),
         ("kv_memory", "1KiB", "from 1MiB"),
+        ("max_message_bytes", "1GiB", "from 1KiB to 512MiB"),
         ("grace", "-1", "duration"),
         ("grace", "1 fortnight", "such as 500ms"),
         ("log_format", "xml", "auto, json, text"),
