@@ -7,6 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from server.installation import missing_packages
+
+if missing := missing_packages():
+    sys.exit(f"treadle: error: the server needs {', '.join(missing)}: install with pip install '.[server]'")
+
 import structlog
 
 from server.config import Config, ConfigError, parse_config, service_links, unknown_variables
