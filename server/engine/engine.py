@@ -80,7 +80,7 @@ class Engine:
     """Takes requests on the event loop and hands them to the scheduler, which lives on a thread of its own.
 
     The thread loads the model and warms it up before the lifecycle is READY. All methods but the thread's own are for
-    the event loop. What crosses back is one call a step, whatever the number of sequences.
+    the event loop. What crosses back of a step is one call, whatever the number of sequences.
     """
 
     def __init__(self, load: Callable[[], Served], settings: EngineSettings) -> None:

@@ -43,7 +43,8 @@ class Delivery:
 class Scheduler:
     """Owns the model, its KV blocks and the sequences; lives on one thread.
 
-    `deliver` is called at most once a step with everything the step has for clients.
+    `deliver` is called once after a step, with everything the step has for clients. Requests whose time is up are told
+    before it, all in one call too, rather than after a step they have no part in.
     """
 
     def __init__(

@@ -157,6 +157,22 @@ def test_one_delivery_a_step_carries_every_sequences_token() -> None:
     assert driver.deliver_calls == 5
 
 
+def test_requests_whose_time_is_up_are_told_in_one_delivery_and_before_the_step_that_follows() -> None:
+    heard_before_step: list[list[bool]] = []
+
+    def look(plan: StepPlan) -> None:
+        clock.before_step(plan)
+        heard_before_step.append([req.number in driver.heard for req in waiting])
+
+    clock = StepClock(lambda: 700.0)
+    driver = Driver(FakeModel(before_step=look), max_slots=1, clock=clock)
+    running = request("a", Stopping(max_new_tokens=4, ignore_eos=True))
+    waiting = [request("b", Stopping(time_limit=1000.0)) for _ in range(2)]
+    driver.serve(running, *waiting)
+    assert heard_before_step == [[False, False], [False, False], [True, True], [True, True]]
+    assert driver.deliver_calls == 4 + 1
+
+
 def test_a_cancelled_request_frees_its_slot_and_blocks_within_one_step_in_the_middle_of_its_prefill() -> None:
     model = FakeModel()
     long = request([7] * 100, Stopping(max_new_tokens=20, ignore_eos=True))
