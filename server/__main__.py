@@ -7,9 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from server.installation import missing_packages
+
+if missing := missing_packages():
+    sys.exit(f"treadle: error: the server needs {', '.join(missing)}: install with pip install '.[server]'")
+
 import structlog
 
-from server.config import Config, ConfigError, parse_config, unknown_variables
+from server.config import Config, ConfigError, parse_config, service_links, unknown_variables
 from server.engine.engine import Engine, EngineSettings, Lifecycle, Served
 from server.model.errors import ModelNotServable
 from server.observe.logs import set_up_logs
@@ -28,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
         config = parse_config(arguments, os.environ)
         set_up_logs(config.log_format, config.log_level)
         log.info("configuration", **config.shown())
+        if links := service_links(os.environ):
+            log.warning("passed over what Kubernetes sets for a Service called treadle", variables=links)
         for variable in unknown_variables(os.environ):
             log.warning("no setting has this environment variable", variable=variable)
         if config.fetch_only:
@@ -139,6 +146,7 @@ def _engine_settings(config: Config) -> EngineSettings:
         max_unread_tokens=config.max_unread_tokens,
         stuck_after=config.stuck_after,
         prefix_cache=config.prefix_cache,
+        max_step_time=config.max_step_time,
     )
 
 

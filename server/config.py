@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 ENVIRONMENT_PREFIX = "TREADLE_"
+SERVICE_LINK_NAMES = re.compile(
+    r"TREADLE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 class ConfigError(Exception):
@@ -92,6 +96,9 @@ TEXT = Kind("NAME", _text)
 PATH = Kind("PATH", lambda text: Path(_text(text)).expanduser())
 SWITCH = Kind("", _switch, lambda value: str(value).lower())
 
+MOST_MESSAGE_BYTES = 512 << 20
+"""gRPC is given a limit of twice this much, which must fit a signed number of 32 bits."""
+
 MODEL = "The model"
 ADDRESS = "The address"
 CAPACITY = "Capacity"
@@ -145,6 +152,12 @@ class Config:
     max_step_tokens: int = _setting(
         CAPACITY, _whole(2, 1_000_000), 512, "most tokens a step of the model computes; above --max-slots"
     )
+    max_step_time: float = _setting(
+        CAPACITY,
+        _duration(0.001),
+        0.25,
+        "time a step may last, about: prompts are computed in pieces that fit, so running requests wait no longer",
+    )
     kv_memory: int | None = _setting(
         CAPACITY, _size(1 << 20, 1 << 50), None, "memory of the KV cache; unset takes a share of what is free"
     )
@@ -154,7 +167,7 @@ class Config:
     allow_request_templates: bool = _setting(
         CALLS, SWITCH, False, "take chats that bring a template of their own; each is rendered in a process of its own"
     )
-    max_message_bytes: int = _setting(CALLS, _size(1 << 10, 1 << 30), 16 << 20, "largest request message")
+    max_message_bytes: int = _setting(CALLS, _size(1 << 10, MOST_MESSAGE_BYTES), 16 << 20, "largest request message")
     max_open_requests: int = _setting(
         CALLS, _whole(1, 1_000_000), 1024, "calls open at once: running, waiting, being tokenized or being read"
     )
@@ -187,6 +200,7 @@ class Config:
 def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     """Flags beat the environment, which beats the defaults. Raises ConfigError; `--help` and such raise SystemExit."""
     flags = vars(_parser().parse_args(arguments))
+    environment = {name: value for name, value in environment.items() if not _is_service_link(name, value)}
     values = {}
     for field in dataclasses.fields(Config):
         variable = environment_variable(field.name)
@@ -199,8 +213,21 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Co
 
 def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Variables that look like settings and are none: misspelt, most likely."""
-    known = {environment_variable(field.name) for field in dataclasses.fields(Config)}
+    known = {environment_variable(field.name) for field in dataclasses.fields(Config)} | set(service_links(environment))
     return tuple(sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known))
+
+
+def service_links(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that Kubernetes gives every pod beside a Service whose name begins with `treadle`; no settings.
+
+    See https://kubernetes.io/docs/tutorials/services/connect-applications-service/#environment-variables.
+    """
+    return tuple(sorted(name for name, value in environment.items() if _is_service_link(name, value)))
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    is_url = name.startswith(ENVIRONMENT_PREFIX) and name.endswith("_PORT") and SERVICE_LINK_URL.fullmatch(value)
+    return bool(is_url or SERVICE_LINK_NAMES.fullmatch(name))
 
 
 def flag(name: str) -> str:

@@ -63,6 +63,8 @@ class EngineSettings:
     """Seconds of waiting that are worth a point of priority."""
     preempt_lower_priority: bool = False
     """Whether a request takes the slot of one of lower priority."""
+    max_step_time: float = 0.25
+    """Seconds a step that computes prompts lasts, about; their tokens are as many as that allows."""
 
     @property
     def max_in_flight(self) -> int:
@@ -78,7 +80,7 @@ class Engine:
     """Takes requests on the event loop and hands them to the scheduler, which lives on a thread of its own.
 
     The thread loads the model and warms it up before the lifecycle is READY. All methods but the thread's own are for
-    the event loop. What crosses back is one call a step, whatever the number of sequences.
+    the event loop. What crosses back of a step is one call, whatever the number of sequences.
     """
 
     def __init__(self, load: Callable[[], Served], settings: EngineSettings) -> None:
@@ -155,7 +157,7 @@ class Engine:
         if self._scheduler is None or self.failure is not None:
             return self.failure is None
         stuck = time.monotonic() - self._scheduler.turned_at > self.settings.stuck_after
-        return self._thread.is_alive() and not stuck
+        return self.failure is None and self._thread.is_alive() and not stuck
 
     def drain(self) -> None:
         """Refuses new requests; those in flight go on."""
@@ -192,6 +194,7 @@ class Engine:
                 settings.prefix_cache,
                 settings.priority_aging,
                 settings.preempt_lower_priority,
+                settings.max_step_time,
             )
             self._on_loop(self._become_ready, served, scheduler)
             scheduler.run()

@@ -1,11 +1,18 @@
-"""What a failing step means: whose fault it is, found by splitting the batch."""
+"""What a failing step means: whose fault it is, found by splitting the batch, or by a step nobody can be to blame for.
 
-import logging
+Each faulty span is logged by the scheduler, which knows whose it is.
+"""
+
+import structlog
 
 from server.engine.model import Model
-from server.engine.plan import Fault, StepOutcome, StepPlan
+from server.engine.plan import Draw, Fault, Span, StepOutcome, StepPlan
 
-log = logging.getLogger("treadle.engine")
+log = structlog.stdlib.get_logger("treadle.engine")
+
+
+class ModelBroken(Exception):
+    """The model cannot compute the simplest of steps."""
 
 
 def step_isolating_faults(model: Model, plan: StepPlan) -> StepOutcome:
@@ -18,11 +25,21 @@ def step_isolating_faults(model: Model, plan: StepPlan) -> StepOutcome:
         return model.step(plan)
     except Exception as error:
         if len(plan.spans) == 1:
-            log.exception("step failed for one sequence")
             # Not the message, which may tell a client of paths and shapes; the log has it.
-            return StepOutcome((Fault(f"its step raised {type(error).__name__}"),))
-        log.warning("step of %d sequences failed, splitting it: %s: %s", len(plan.spans), type(error).__name__, error)
+            return StepOutcome((Fault(f"its step raised {type(error).__name__}", error=error),))
+        log.warning("a step failed, splitting it", sequences=len(plan.spans), error=f"{type(error).__name__}: {error}")
     half = len(plan.spans) // 2
     first = step_isolating_faults(model, StepPlan(plan.spans[:half]))
     second = step_isolating_faults(model, StepPlan(plan.spans[half:]))
     return StepOutcome(first.draws + second.draws, {**first.prompt_logprobs, **second.prompt_logprobs})
+
+
+def probe(model: Model, block_id: int) -> None:
+    """Has the model compute one token, in a KV block that nobody uses. Raises ModelBroken where it fails even that."""
+    greedy = Draw(temperature=0.0, top_k=0, top_p=1.0, uniform=0.0)
+    try:
+        (drawn,) = model.step(StepPlan((Span(0, 0, (0,), (block_id,), greedy),))).draws
+    except Exception as error:
+        raise ModelBroken(f"the model cannot compute a single token: {type(error).__name__}: {error}") from error
+    if isinstance(drawn, Fault):
+        raise ModelBroken(f"the model cannot compute a single token: {drawn.reason}")

@@ -142,6 +142,8 @@ class Fault:
     reason: str
     by_request: bool = False
     """Whether the request left no token to choose from, which says nothing of the model."""
+    error: Exception | None = field(default=None, compare=False)
+    """What was raised, where that is why."""
 
 
 @dataclass(frozen=True, slots=True)

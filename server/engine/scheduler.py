@@ -9,22 +9,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from server.engine.block_pool import BlockPool
 from server.engine.errors import ConstraintFailed, Draining, EngineError, StepFailed
 from server.engine.events import Event, Failure
-from server.engine.faults import step_isolating_faults
+from server.engine.faults import probe, step_isolating_faults
 from server.engine.load import Load, Throughput
 from server.engine.model import Model
 from server.engine.plan import Drawn, Fault, Span, StepOutcome, StepPlan
 from server.engine.queue import RequestQueue
 from server.engine.sequence import Sequence
+from server.engine.step_budget import StepBudget
 from server.engine.tokenizer import Tokenizer
 from server.engine.waiting_line import WaitingLine
+
+log = structlog.stdlib.get_logger("treadle.engine")
 
 IDLE_WAIT = 0.5
 """Seconds an idle turn of the loop lasts at most, so that it is seen to turn."""
 MAX_FAILED_STEPS = 16
-"""Steps in a row that fail for every sequence, before the model itself is held to be broken."""
+"""Steps in a row that fail for every sequence, before it is seen whether the model itself is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class Delivery:
 class Scheduler:
     """Owns the model, its KV blocks and the sequences; lives on one thread.
 
-    `deliver` is called at most once a step with everything the step has for clients.
+    `deliver` is called once after a step, with everything the step has for clients. Requests whose time is up are told
+    before it, all in one call too, rather than after a step they have no part in.
     """
 
     def __init__(
@@ -52,17 +58,21 @@ class Scheduler:
         prefix_cache: bool = True,
         priority_aging: float = 10.0,
         preempt_lower_priority: bool = False,
+        max_step_time: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if max_step_tokens <= max_slots:
             raise ValueError(f"max_step_tokens is {max_step_tokens}: must be above max_slots, {max_slots}")
         self.model, self.tokenizer, self.requests = model, tokenizer, requests
-        self.max_slots, self.max_step_tokens, self.prefix_cache = max_slots, max_step_tokens, prefix_cache
+        self.max_slots, self.prefix_cache = max_slots, prefix_cache
+        self.step_budget = StepBudget(max_step_tokens, max_step_time)
         self.pool = BlockPool(model.description.kv_block_count, model.description.kv_block_size)
         self.preempt_lower_priority = preempt_lower_priority
         self.waiting = WaitingLine(priority_aging)
         self.running: dict[int, Sequence] = {}
         self.stopping = False
-        self.turned_at = time.monotonic()
+        self._clock = clock
+        self.turned_at = self._clock()
         self._ready_at = time.time()
         self._throughput = Throughput()
         self._failed_steps = 0
@@ -88,7 +98,7 @@ class Scheduler:
 
     def take_arrivals(self) -> None:
         """Lets new requests wait, and drops those that were cancelled or whose time is up."""
-        self.turned_at = now = time.monotonic()
+        self.turned_at = now = self._clock()
         arrivals = self.requests.take_all()
         for request in arrivals.requests:
             self.waiting.add(Sequence(request, self.model.description, self.tokenizer))
@@ -120,12 +130,14 @@ class Scheduler:
         """One step of the model: the next token for every sequence whose known tokens it completes."""
         self.make_room()
         plan = self.plan_step()
+        began_at = self._clock()
         outcome = step_isolating_faults(self.model, plan)
+        self.step_budget.learn(plan, self._clock() - began_at)
         self.take_outcome(plan, outcome)
 
     def retire_finished(self) -> None:
         """Sends each running sequence's news to its client, and frees the slots of those that are finished."""
-        now = time.monotonic()
+        now = self._clock()
         for seq in list(self.running.values()):
             if seq.is_finished(now):
                 self._end(seq, now)
@@ -146,7 +158,8 @@ class Scheduler:
 
     def plan_step(self) -> StepPlan:
         """Shares out the step's tokens: one to each sequence that generates, the rest to the others, in turn."""
-        budget = self.max_step_tokens
+        generating = sum(seq.pending_count == 1 for seq in self.running.values())
+        budget = self.step_budget.tokens(generating)
         spans = []
         for seq in sorted(self._in_turn(), key=lambda seq: seq.pending_count > 1):
             count = min(seq.pending_count, budget)
@@ -157,12 +170,11 @@ class Scheduler:
 
     def take_outcome(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """Updates the sequences by what the step has computed and drawn."""
-        now = time.monotonic()
+        now = self._clock()
         for span, drawn in zip(plan.spans, outcome.draws, strict=True):
             seq = self.running[span.slot]
             if isinstance(drawn, Fault):
-                self.pool.forget(seq.block_ids)
-                self._fail(seq, _error_of(seq, drawn))
+                self._fail_step(seq, drawn)
                 continue
             self._mark_computed(seq, len(span.token_ids))
             seq.append_prompt_logprobs(outcome.prompt_logprobs.get(span.slot, ()))
@@ -190,7 +202,7 @@ class Scheduler:
             kv_blocks_cached=self.pool.cached_count,
             kv_blocks_total=self.pool.block_count,
             kv_block_size=self.pool.block_size,
-            tokens_per_second=self._throughput.per_second(time.monotonic()),
+            tokens_per_second=self._throughput.per_second(self._clock()),
             tokens_generated=self._throughput.total,
             since=self._ready_at,
         )
@@ -212,7 +224,7 @@ class Scheduler:
         self.pool.share(shared)
         slot = next(slot for slot in range(self.max_slots) if slot not in self.running)
         new = self.pool.allocate(self.pool.blocks_for(len(seq.token_ids)) - len(shared))
-        seq.admit(slot, shared + new, len(shared) * self.pool.block_size, time.monotonic())
+        seq.admit(slot, shared + new, len(shared) * self.pool.block_size, self._clock())
         self.running[slot] = seq
 
     def _make_way(self, seq: Sequence) -> bool:
@@ -308,6 +320,13 @@ class Scheduler:
         self._send(seq, Failure(error))
         self._remove(seq)
 
+    def _fail_step(self, seq: Sequence, fault: Fault) -> None:
+        if not fault.by_request:
+            facts = {"request_id": seq.request.id, "reason": fault.reason, "exc_info": fault.error}
+            log.error("the model could not compute a request", **facts)
+        self.pool.forget(seq.block_ids)
+        self._fail(seq, _error_of(seq, fault))
+
     def _report(self, seq: Sequence) -> None:
         if started := seq.take_started():
             self._send(seq, started)
@@ -325,11 +344,17 @@ class Scheduler:
             self._deliveries = []
 
     def _check_model_works(self, outcome: StepOutcome) -> None:
-        """Raises RuntimeError where the steps have failed for everybody for so long that no request can be to blame."""
+        """Raises ModelBroken where steps have failed for everybody for long, and one with no request in it fails too.
+
+        Those who failed have left, so that there is a KV block nobody uses.
+        """
         all_failed = all(isinstance(drawn, Fault) and not drawn.by_request for drawn in outcome.draws)
         self._failed_steps = self._failed_steps + 1 if all_failed else 0
         if self._failed_steps == MAX_FAILED_STEPS:
-            raise RuntimeError(f"the model failed {MAX_FAILED_STEPS} steps in a row for every sequence")
+            self._failed_steps = 0
+            (block_id,) = self.pool.allocate(1)
+            self.pool.release([block_id])  # its contents are known to nobody now, and nobody takes it meanwhile
+            probe(self.model, block_id)
 
 
 def _error_of(seq: Sequence, fault: Fault) -> EngineError:

@@ -72,7 +72,10 @@ class PagedBatch:
     a failed sequence left behind there may be NaN, which zero does not silence."""
     decode: DecodeRows | None
     chunks: tuple[Chunk, ...]
-    _masks: dict[tuple[int, int | None], torch.Tensor | None] = field(default_factory=dict)
+    _decode_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    """By the window."""
+    _chunk_masks: dict[tuple[int, int | None], torch.Tensor | None] = field(default_factory=dict)
+    """By the chunk's index and the window."""
 
     @classmethod
     def of(cls, spans: Sequence[Span], cache: KVCache) -> "PagedBatch":
@@ -104,21 +107,18 @@ class PagedBatch:
     def decode_mask(self, window: int | None) -> torch.Tensor:
         """True where a decode row's tile must not be looked at: `[tiles, 1, 1, tile tokens]`."""
         assert self.decode is not None
-        key = (-1, window)
-        if key not in self._masks:
+        if window not in self._decode_masks:
             distance = self.decode.distance
             hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-            self._masks[key] = hidden[:, None, None, :]
-        mask = self._masks[key]
-        assert mask is not None
-        return mask
+            self._decode_masks[window] = hidden[:, None, None, :]
+        return self._decode_masks[window]
 
     def chunk_mask(self, index: int, window: int | None) -> torch.Tensor | None:
         """True where a chunk's tokens look: `[tokens, context]`; None where plain causality over the chunk says it."""
         key = (index, window)
-        if key not in self._masks:
-            self._masks[key] = _chunk_mask(self.chunks[index], window, self.places.device)
-        return self._masks[key]
+        if key not in self._chunk_masks:
+            self._chunk_masks[key] = _chunk_mask(self.chunks[index], window, self.places.device)
+        return self._chunk_masks[key]
 
 
 @dataclass(frozen=True, slots=True)

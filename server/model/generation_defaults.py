@@ -57,6 +57,15 @@ class GenerationDefaults:
     eos_token_ids: frozenset[int]
     pad_token_id: int | None
 
+    def check_known(self, vocabulary_size: int) -> None:
+        """Raises ModelNotServable where a token id is not in the vocabulary."""
+        named = [("bos_token_id", self.bos_token_id), ("pad_token_id", self.pad_token_id)]
+        named += [("eos_token_id", token_id) for token_id in sorted(self.eos_token_ids)]
+        for name, token_id in named:
+            if token_id is not None and not 0 <= token_id < vocabulary_size:
+                limit = f"its vocabulary has the ids from 0 to {vocabulary_size - 1}"
+                raise ModelNotServable(f"its generation_config has {name}={token_id}, and {limit}")
+
 
 def generation_defaults(config: GenerationConfig, ignore_settings: bool) -> GenerationDefaults:
     """The defaults that `config` means; with `ignore_settings` only its token ids count, and the default is greedy.

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from server.model.container_memory import free_container_memory
 from server.model.errors import ModelNotServable
 
 FREE_MEMORY_SHARE = 0.5
@@ -108,7 +109,5 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     available = int(psutil.virtual_memory().available)
-    limit, used = CGROUP / "memory.max", CGROUP / "memory.current"
-    if limit.exists() and (text := limit.read_text().strip()) != "max":
-        available = min(available, max(0, int(text) - int(used.read_text())))
-    return available
+    container = free_container_memory(CGROUP)
+    return available if container is None else min(available, container)

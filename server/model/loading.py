@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -28,6 +29,8 @@ from server.model.library_output import quieten_libraries
 from server.model.servable import check_against_own_attention, check_config, context_length, survey
 from server.model.tokenizer import TransformersTokenizer
 from server.model.torch_model import LargestSteps, TorchModel
+
+log = structlog.stdlib.get_logger("treadle.model")
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -89,6 +92,7 @@ def _load(source: "_Source", settings: ModelSettings) -> Served:
         )
     assert transformer.generation_config is not None, "a causal language model that can generate has one"
     defaults = generation_defaults(transformer.generation_config, settings.ignore_generation_config)
+    defaults.check_known(vocabulary_size)
     shape = survey(transformer)
     check_against_own_attention(transformer, shape, settings.kv_block_size)
     useful_tokens = settings.max_slots * context
@@ -108,6 +112,12 @@ def _load(source: "_Source", settings: ModelSettings) -> Served:
         sampling_defaults=defaults.sampling,
         default_max_new_tokens=defaults.max_new_tokens,
     )
+    if description.max_total_tokens < context:
+        log.warning(
+            "the KV cache holds less than one context of the model: no request can be longer than the cache",
+            kv_cache_tokens=description.max_total_tokens,
+            context_length=context,
+        )
     cache = KVCache(shape, blocks, settings.kv_block_size, dtype, device)
     largest = LargestSteps(settings.max_slots, settings.max_step_tokens)
     model = TorchModel(transformer, cache, description, largest)

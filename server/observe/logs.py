@@ -44,5 +44,7 @@ def set_up_logs(log_format: str, level: str, stream: TextIO = sys.stderr) -> Non
 
 def _renderers(readable: bool, colors: bool) -> list[Processor]:
     if readable:
-        return [structlog.dev.ConsoleRenderer(colors=colors)]
+        # Never with the values of local variables, as where rich is installed: prompts are among them.
+        formatter = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=formatter)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

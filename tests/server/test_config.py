@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import Config, ConfigError, environment_variable, flag, parse_config, unknown_variables
+from server.config import (
+    Config,
+    ConfigError,
+    environment_variable,
+    flag,
+    parse_config,
+    service_links,
+    unknown_variables,
+)
 
 NAMES = [field.name for field in dataclasses.fields(Config)]
 
@@ -29,6 +37,7 @@ def test_flags_beat_the_environment_and_the_environment_beats_the_defaults() -> 
         ("grace", "2m", 120.0),
         ("grace", "0", 0.0),
         ("stuck_after", "500ms", 0.5),
+        ("max_step_time", "100ms", 0.1),
         ("log_prompts", "yes", True),
         ("prefix_cache", "off", False),
         ("cache", "~/models", Path.home() / "models"),
@@ -51,9 +60,10 @@ def test_a_switch_needs_no_value() -> None:
         ("max_slots", "0", "from 1 to 4096"),
         ("max_slots", "two", "whole number"),
         ("port", "65536", "from 0 to 65535"),
-        ("port", "tcp://10.0.0.1:50051", "whole number"),
+        ("port", "http://10.0.0.1:50051", "whole number"),
         ("kv_memory", "12 parsecs", "512MiB"),
         ("kv_memory", "1KiB", "from 1MiB"),
+        ("max_message_bytes", "1GiB", "from 1KiB to 512MiB"),
         ("grace", "-1", "duration"),
         ("grace", "1 fortnight", "such as 500ms"),
         ("log_format", "xml", "auto, json, text"),
@@ -80,6 +90,35 @@ def test_what_looks_like_a_setting_and_is_none_is_noticed() -> None:
         parse_config(["--max-slot", "3"], {})
     assert exit_.value.code == 2
     assert unknown_variables({"TREADLE_MAX_SLOT": "3", "TREADLE_PORT": "1"}) == ("TREADLE_MAX_SLOT",)
+
+
+SERVICE_LINKS = {
+    "TREADLE_SERVICE_HOST": "10.0.0.1",
+    "TREADLE_SERVICE_PORT": "50051",
+    "TREADLE_SERVICE_PORT_GRPC": "50051",
+    "TREADLE_PORT": "tcp://10.0.0.1:50051",
+    "TREADLE_PORT_50051_TCP": "tcp://10.0.0.1:50051",
+    "TREADLE_PORT_50051_TCP_PROTO": "tcp",
+    "TREADLE_PORT_50051_TCP_PORT": "50051",
+    "TREADLE_PORT_50051_TCP_ADDR": "10.0.0.1",
+}
+OF_ANOTHER_SERVICE = {name.replace("TREADLE_", "TREADLE_CANARY_", 1): text for name, text in SERVICE_LINKS.items()}
+
+
+@pytest.mark.parametrize("links", [SERVICE_LINKS, OF_ANOTHER_SERVICE, {"TREADLE_PORT": "udp://[fd00::1]:53"}])
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_setting_and_not_misspelt(links: dict[str, str]) -> None:
+    environment = {**links, "TREADLE_MAX_SLOTS": "3", "TREADLE_MAX_SLOT": "4"}
+    assert parse_config([], environment) == Config(max_slots=3)
+    assert service_links(environment) == tuple(sorted(links))
+    assert unknown_variables(environment) == ("TREADLE_MAX_SLOT",)
+
+
+def test_no_setting_but_a_port_can_be_mistaken_for_what_kubernetes_sets() -> None:
+    ours = {environment_variable(name): "x" for name in NAMES} | {"TREADLE_PORT": "8080", "TREADLE_PORTS": "tcp://x"}
+    assert service_links(ours) == ()
+    assert parse_config([], {"TREADLE_PORT": "8080"}).port == 8080
+    with pytest.raises(ConfigError, match="--port is 'tcp:"):
+        parse_config(["--port=tcp://10.0.0.1:50051"], {})
 
 
 def test_help_names_every_flag_in_a_group_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from treadle.v1 import generation_pb2 as pb
 from treadle.v1.generation_pb2_grpc import GenerationServiceStub
 
+from server.config import ConfigError, parse_config
+
 PATIENCE = 120.0
 """Seconds a test waits for what must happen; they pass only where it fails."""
 FAKE = "tests.server.serve_fake"
@@ -111,6 +113,20 @@ def test_the_configuration_is_the_first_line_of_the_log(run: Run) -> None:
     configuration = process.wait_for_log("configuration")
     assert (configuration["max_waiting"], configuration["max_slots"], configuration["grace"]) == ("7", "3", "30s")
     assert process.wait_for_log("no setting")["variable"] == "TREADLE_MAX_SLOT"
+
+
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_warned_of_once(run: Run) -> None:
+    links = {"TREADLE_PORT": "tcp://10.0.0.1:50051", "TREADLE_SERVICE_HOST": "10.0.0.1"}
+    process = run(FAKE, **links)
+    assert process.wait_for_log("Kubernetes")["variables"] == ["TREADLE_PORT", "TREADLE_SERVICE_HOST"]
+    assert process.wait_for_log("treadle.main")["event"] == "listening; the model loads"
+
+
+def test_the_server_starts_with_the_largest_messages_that_can_be_set(run: Run) -> None:
+    configuration = run(FAKE, "--max-message-bytes=512MiB").wait_until_ready().wait_for_log("configuration")
+    assert configuration["max_message_bytes"] == "512MiB"
+    with pytest.raises(ConfigError, match="to 512MiB"):
+        parse_config(["--max-message-bytes=536870913"], {})
 
 
 def test_what_the_grace_does_not_finish_ends_unavailable_and_the_exit_is_clean(run: Run) -> None:

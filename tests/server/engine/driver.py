@@ -127,6 +127,8 @@ class Driver:
         max_waiting: int = 1000,
         prefix_cache: bool = True,
         tokenizer: Tokenizer = FAKE_TOKENIZER,
+        max_step_time: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.step = 0
         self.heard: dict[int, Heard] = {}
@@ -134,7 +136,15 @@ class Driver:
         self.preempted: set[int] = set()
         queue = _Queue(self, max_slots + max_waiting)
         self.scheduler = Scheduler(
-            _Watched(model, self._before_step), tokenizer, queue, self._hear, max_slots, max_step_tokens, prefix_cache
+            _Watched(model, self._before_step),
+            tokenizer,
+            queue,
+            self._hear,
+            max_slots,
+            max_step_tokens,
+            prefix_cache,
+            max_step_time=max_step_time,
+            clock=clock,
         )
         self._arrivals: list[Arrival] = []
 
@@ -172,7 +182,7 @@ class Driver:
     def _before_step(self, plan: StepPlan) -> None:
         self.scheduler.check_integrity()
         self.preempted.update(seq.request.number for seq in self.scheduler.waiting if seq.generated_count)
-        assert sum(len(span.token_ids) for span in plan.spans) <= self.scheduler.max_step_tokens
+        assert sum(len(span.token_ids) for span in plan.spans) <= self.scheduler.step_budget.max_tokens
         self.step += 1
         self.arrive()
 

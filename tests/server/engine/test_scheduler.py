@@ -1,14 +1,18 @@
 import math
 import time
+from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from server.engine.errors import StepFailed
 from server.engine.events import Failure, FinishReason, Started, Tokens
+from server.engine.faults import ModelBroken
 from server.engine.plan import StepPlan
-from server.engine.request import Stopping
+from server.engine.request import Request, Stopping
 from server.engine.sampling import Sampling
 from server.engine.scheduler import MAX_FAILED_STEPS
 from tests.server.engine.driver import Arrival, Driver, expected_tokens, request
@@ -109,12 +113,64 @@ def test_a_long_prompt_is_computed_in_chunks_while_the_others_get_a_token_every_
     assert heard[1].token_ids == expected_tokens(long, model.description)
 
 
+long_requests = st.builds(request, prompt=st.lists(st.integers(0, 255), min_size=1, max_size=90))
+
+
+class StepClock:
+    """Time that passes while the model computes, and only then."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self.now, self.seconds = time.monotonic(), seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+    def before_step(self, plan: StepPlan) -> None:
+        self.now += self.seconds()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(long_requests, min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_tokens_do_not_depend_on_how_long_steps_take_and_thus_on_how_many_each_computes(
+    asked: list[Request], rng: Random
+) -> None:
+    clock = StepClock(lambda: rng.choice([0.0, 0.0, 9.0]))
+    model = FakeModel(before_step=clock.before_step)
+    driver = Driver(model, max_slots=4, max_step_tokens=100, max_step_time=1.0, clock=clock)
+    for req, one in zip(asked, driver.serve(*asked), strict=True):
+        assert one.token_ids == expected_tokens(req, model.description)
+
+
+def test_after_steps_that_took_too_long_a_prompt_is_computed_in_smaller_pieces() -> None:
+    clock = StepClock(lambda: 9.0)
+    model = FakeModel(before_step=clock.before_step)
+    driver = Driver(model, max_step_tokens=100, max_step_time=1.0, clock=clock)
+    driver.serve(request([7] * 112, Stopping(max_new_tokens=1)))
+    assert [len(span.token_ids) for plan in model.plans for span in plan.spans] == [64, 32, 16]
+
+
 def test_one_delivery_a_step_carries_every_sequences_token() -> None:
     model = FakeModel()
     driver = Driver(model, max_slots=8, max_step_tokens=64)
     driver.serve(*[request([i], Stopping(max_new_tokens=5, ignore_eos=True)) for i in range(8)])
     assert len(model.plans) == 5
     assert driver.deliver_calls == 5
+
+
+def test_requests_whose_time_is_up_are_told_in_one_delivery_and_before_the_step_that_follows() -> None:
+    heard_before_step: list[list[bool]] = []
+
+    def look(plan: StepPlan) -> None:
+        clock.before_step(plan)
+        heard_before_step.append([req.number in driver.heard for req in waiting])
+
+    clock = StepClock(lambda: 700.0)
+    driver = Driver(FakeModel(before_step=look), max_slots=1, clock=clock)
+    running = request("a", Stopping(max_new_tokens=4, ignore_eos=True))
+    waiting = [request("b", Stopping(time_limit=1000.0)) for _ in range(2)]
+    driver.serve(running, *waiting)
+    assert heard_before_step == [[False, False], [False, False], [True, True], [True, True]]
+    assert driver.deliver_calls == 4 + 1
 
 
 def test_a_cancelled_request_frees_its_slot_and_blocks_within_one_step_in_the_middle_of_its_prefill() -> None:
@@ -204,14 +260,53 @@ def test_a_sequence_that_breaks_every_step_it_is_in_ends_alone_and_the_others_ke
     assert isinstance(failure.error, StepFailed)
 
 
-def test_a_model_that_fails_for_everybody_for_long_ends_the_scheduler() -> None:
+def test_a_model_that_fails_for_everybody_for_long_and_by_itself_ends_the_scheduler() -> None:
     def broken(plan: StepPlan) -> None:
         raise OSError("gone")
 
     driver = Driver(FakeModel(before_step=broken), max_slots=1)
-    with pytest.raises(RuntimeError, match=f"failed {MAX_FAILED_STEPS} steps"):
+    with pytest.raises(ModelBroken, match="OSError: gone"):
         driver.serve(*[request() for _ in range(MAX_FAILED_STEPS)])
     driver.scheduler.check_integrity()
+
+
+def test_however_many_faulty_requests_come_one_after_another_the_next_good_one_is_served() -> None:
+    def poison(plan: StepPlan) -> None:
+        if any(13 in span.token_ids for span in plan.spans):
+            raise ValueError("thirteen")
+
+    model = FakeModel(before_step=poison)
+    good = request([7] * 10, Stopping(max_new_tokens=4, stop_token_ids=frozenset({13})))
+    bad = [request([13] * 10) for _ in range(3 * MAX_FAILED_STEPS)]
+    heard = Driver(model, max_slots=1).serve(*bad, good)
+    assert all(isinstance(one.events[-1], Failure) for one in heard[:-1])
+    assert heard[-1].token_ids == expected_tokens(good, model.description)
+
+
+def test_seeing_whether_the_model_works_leaves_cached_prefixes_as_they_were() -> None:
+    def poison(plan: StepPlan) -> None:
+        if any(13 in span.token_ids for span in plan.spans):
+            raise ValueError("thirteen")
+
+    model = FakeModel(describe(kv_block_count=8), before_step=poison)
+    driver = Driver(model, max_slots=1)
+    first, again = request([7] * 17), request([7] * 17)
+    (before,) = driver.serve(first)
+    driver.serve(*[request([13]) for _ in range(MAX_FAILED_STEPS)])
+    (after,) = driver.serve(again)
+    assert after.cached_count == 16
+    assert after.token_ids == before.token_ids
+
+
+def test_every_line_about_a_request_that_the_model_could_not_compute_has_its_id() -> None:
+    def poison(plan: StepPlan) -> None:
+        if any(13 in span.token_ids for span in plan.spans):
+            raise ValueError("thirteen")
+
+    with capture_logs() as lines:
+        Driver(FakeModel(before_step=poison)).serve(request([13], request_id="bad"), request([7], request_id="good"))
+    about_requests = [line for line in lines if line["log_level"] == "error"]
+    assert [(line["request_id"], str(line["exc_info"])) for line in about_requests] == [("bad", "thirteen")]
 
 
 def test_a_budget_that_would_starve_a_slot_is_refused() -> None:

@@ -45,11 +45,12 @@ def test_without_configuration_it_takes_a_share_of_what_is_free(monkeypatch: pyt
 def test_a_container_s_limit_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kv_cache, "CGROUP", tmp_path)
     unlimited = free_memory(CPU)
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("1000\n")
-    assert free_memory(CPU) > unlimited / 2
     (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.stat").write_text("anon 1000\n")
     assert free_memory(CPU) == 4000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(CPU) > unlimited / 2
 
 
 def test_the_tensors_hold_the_blocks_and_one_of_zeros() -> None:

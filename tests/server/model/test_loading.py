@@ -8,6 +8,7 @@ import huggingface_hub.constants
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 from transformers import (
     AutoConfig,
     BertConfig,
@@ -90,6 +91,14 @@ def test_the_cache_is_no_larger_than_the_slots_can_use(llama: Path) -> None:
     assert description.kv_block_count == 3 * 100 // 4
 
 
+def test_a_cache_that_holds_less_than_one_context_is_warned_of_with_both_numbers(llama: Path) -> None:
+    token_bytes = 2 * 2 * 2 * 8 * 4
+    for tokens, warnings in ((96, [(96, 100)]), (100, [])):
+        with capture_logs() as lines:
+            load_served(tiny.settings(llama, kv_memory=tokens * token_bytes))
+        assert [(line["kv_cache_tokens"], line["context_length"]) for line in lines] == warnings
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -165,10 +174,34 @@ def test_longrope_is_served_up_to_the_length_where_it_would_change(tmp_path: Pat
 
 
 def test_a_generation_config_that_is_not_served_is_refused_unless_it_is_to_be_ignored(llama: Path) -> None:
-    change_json(llama / "generation_config.json", repetition_penalty=1.2, eos_token_id=9)
-    assert "repetition_penalty=1.2" in refusal(tiny.settings(llama))
+    change_json(llama / "generation_config.json", no_repeat_ngram_size=2, eos_token_id=9)
+    assert "no_repeat_ngram_size=2" in refusal(tiny.settings(llama))
     served = load_served(tiny.settings(llama, ignore_generation_config=True))
     assert served.model.description.eos_token_ids == {9}
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize(
+    ("name", "token_ids", "told"),
+    [
+        ("eos_token_id", 300, "eos_token_id=300"),
+        ("eos_token_id", [2, 12345], "eos_token_id=12345"),
+        ("eos_token_id", -1, "eos_token_id=-1"),
+        ("bos_token_id", 300, "bos_token_id=300"),
+        ("pad_token_id", 300, "pad_token_id=300"),
+    ],
+)
+def test_a_token_id_that_is_not_in_the_vocabulary_is_refused(
+    llama: Path, name: str, token_ids: object, told: str, ignored: bool
+) -> None:
+    change_json(llama / "generation_config.json", **{name: token_ids})
+    message = refusal(tiny.settings(llama, ignore_generation_config=ignored))
+    assert f"its generation_config has {told}, and its vocabulary has the ids from 0 to 299" in message
+
+
+def test_the_last_id_of_the_vocabulary_may_end_a_sequence(llama: Path) -> None:
+    change_json(llama / "generation_config.json", eos_token_id=299)
+    assert load_served(tiny.settings(llama)).model.description.eos_token_ids == {299}
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

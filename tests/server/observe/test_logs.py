@@ -81,3 +81,16 @@ def test_an_exception_stays_on_its_line() -> None:
         structlog.stdlib.get_logger("treadle.test").error("ours", exc_info=error)
     (line,) = json_lines(stream)
     assert "ValueError: broken" in str(line["exception"])
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_an_exception_is_logged_without_the_values_of_local_variables(log_format: str) -> None:
+    stream = io.StringIO()
+    set_up_logs(log_format, "info", stream)
+    try:
+        prompt = "se" + "cret"
+        raise ValueError(len(prompt))
+    except ValueError as error:
+        structlog.stdlib.get_logger("treadle.test").error("ours", exc_info=error)
+    assert "ValueError: 6" in stream.getvalue()
+    assert "secret" not in stream.getvalue()
