@@ -1,6 +1,10 @@
 """The sampler against a plain reference in float64, against transformers' logits warpers, and against statistics."""
 
 import math
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +16,15 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from server.engine.plan import Draw, Drawn, Fault
 from server.model.sampler import draw_tokens
+
+
+def mask_of(token_ids: Iterable[int], vocabulary_size: int) -> "Future[bytes]":
+    """The ids as a constraint allows them."""
+    bits = sum(1 << token_id for token_id in set(token_ids))
+    mask: Future[bytes] = Future()
+    mask.set_result(bits.to_bytes(-(-vocabulary_size // 8), "little"))
+    return mask
+
 
 GREEDY = Draw(temperature=0, top_k=0, top_p=1.0, uniform=0.0)
 VOCABULARY_SIZE = 12
@@ -26,6 +39,7 @@ draws = st.builds(
     top_p=st.floats(0.001, 1.0),
     uniform=st.floats(0, 1, exclude_max=True),
     forbidden_token_ids=st.lists(st.integers(0, VOCABULARY_SIZE - 1), max_size=VOCABULARY_SIZE).map(tuple),
+    allowed=st.none() | st.sets(st.integers(0, VOCABULARY_SIZE - 1)).map(lambda ids: mask_of(ids, VOCABULARY_SIZE)),
 )
 
 
@@ -33,6 +47,9 @@ def acceptable_choices(logits: list[float], draw: Draw) -> set[int] | None:
     """Every id that rounding could make of this draw, one almost always; None where every token is forbidden."""
     values = np.array(logits, dtype=np.float64)
     values[list(draw.forbidden_token_ids)] = -math.inf
+    if draw.allowed is not None:
+        mask = draw.allowed.result()
+        values[[i for i in range(len(values)) if not mask[i // 8] >> i % 8 & 1]] = -math.inf
     if np.isneginf(values).all():
         return None
     order = sorted(range(len(values)), key=lambda i: (-values[i], i))
@@ -137,6 +154,30 @@ def test_a_row_that_is_not_finite_is_a_fault_and_leaves_the_others_alone(bad: fl
         Fault("its logits are not finite"),
         Drawn(2),
     ]
+
+
+def test_of_a_real_vocabulary_only_what_is_allowed_is_drawn_and_rows_without_a_mask_are_as_they_were() -> None:
+    generator = np.random.default_rng(4)
+    size = 49152 + 5
+    logits = torch.tensor(generator.normal(size=(6, size)), dtype=torch.float32)
+    allowed = [{7}, {0, size - 1}, set(generator.choice(size, 300).tolist())]
+    masked = [
+        Draw(temperature, 0, 1.0, 0.99, allowed=mask_of(ids, size))
+        for ids, temperature in zip(allowed, (0.0, 1.0, 5.0), strict=True)
+    ]
+    free = [Draw(1.0, 0, 1.0, 0.99)] * 3
+    drawn = draw_tokens(logits.clone(), [draw for pair in zip(masked, free, strict=True) for draw in pair])
+    assert drawn[1::2] == draw_tokens(logits[1::2].clone(), free)
+    for outcome, ids in zip(drawn[::2], allowed, strict=True):
+        assert isinstance(outcome, Drawn)
+        assert outcome.token_id in ids
+
+
+def test_a_mask_is_waited_for_only_once_the_logits_are_there() -> None:
+    mask = mask_of({1}, 3)
+    late: Future[bytes] = Future()
+    threading.Timer(0.05, lambda: late.set_result(mask.result())).start()
+    assert draw_tokens(torch.tensor([[0.0, 1.0, 2.0]]), [replace(GREEDY, allowed=late)]) == [Drawn(1)]
 
 
 def test_half_precision_logits_are_drawn_from_too() -> None:
