@@ -115,8 +115,8 @@ class LLGuidanceCompiler:
         try:
             grammar = _llguidance_grammar(source)
             try_compiling(grammar, self._limits)
-        except (ValueError, TrialFailed) as error:
-            raise _refusal(source, _reason(str(error))) from error
+        except (ValueError, TrialFailed) as reason:
+            raise _refusal(source, _reason(str(reason))) from reason
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=PARSER_LIMITS)
         text = self._vocabulary.text_that_continues(matcher)
         if error := _error_of(matcher):

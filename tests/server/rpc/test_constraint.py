@@ -5,12 +5,12 @@ import grpc
 import pytest
 from treadle.v1 import generation_pb2 as pb
 
-from server.engine.constraint import MAX_CHOICES, MAX_SOURCE_BYTES
+from server.engine.constraint import MAX_CHOICES, MAX_SOURCE_BYTES, ConstraintSource
 from server.engine.errors import ConstraintFailed
 from server.rpc.server import COMPILE_WORKERS, TEXT_WORKERS
 from server.rpc.statuses import answer_to
 from tests.server.fakes import FakeConstraints
-from tests.server.rpc.serving import PATIENCE, Gate, Serving, Start, generate_request
+from tests.server.rpc.serving import PATIENCE, Gate, Serving, Start, eventually, generate_request
 
 
 def constrained(*choices: str) -> pb.GenerateRequest:
@@ -90,15 +90,21 @@ async def test_constraints_that_are_slow_to_compile_hold_up_neither_text_nor_wha
 async def test_a_call_that_ends_while_its_constraint_waits_to_be_compiled_leaves_nothing_behind(
     start: Start, compiling: Gate
 ) -> None:
-    constraints = FakeConstraints(before_compiling=compiling)
-    serving = await (await start(Serving(constraints=constraints))).ready()
+    begun: list[ConstraintSource] = []
+
+    def hold(source: ConstraintSource) -> None:
+        begun.append(source)
+        compiling()
+
+    serving = await (await start(Serving(constraints=FakeConstraints(before_compiling=hold)))).ready()
     compiling.close()
     slow = [asyncio.create_task(serving.events(constrained(f"slow {i}"))) for i in range(COMPILE_WORKERS)]
+    await eventually(lambda: len(begun) == COMPILE_WORKERS)
     waiting = serving.stub.Generate(constrained("waiting"), timeout=0.2)
     with pytest.raises(grpc.aio.AioRpcError) as ended:
         await waiting.read()
     assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     compiling.open()
     await asyncio.gather(*slow)
-    assert len(constraints.compiled) == COMPILE_WORKERS
+    assert len(begun) == COMPILE_WORKERS
     assert serving.is_empty()
