@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-PARSER_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
-"""At most about 100 MB for each sequence that follows a constraint; the rest as llguidance has it: a mask takes some
-20 ms at most."""
+PARSER_LIMITS = LLParserLimits(max_items_in_row=1000, max_lexer_states=50_000, verbose_errors=False)
+"""Below llguidance's own where a mask could hold up the step of all: an ambiguous grammar makes one take tens of
+milliseconds at most, and a sequence's lexer is of tens of megabytes at most. An object may have some 250 properties
+that are not required."""
 STACK_BYTES = 1 << 20
 """Of the thread that compiles: half of the least that the system's C library gives a thread of the server."""
 

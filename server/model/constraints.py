@@ -196,8 +196,8 @@ def _llguidance_grammar(source: ConstraintSource) -> str:
         case Grammar():
             return LLMatcher.grammar_from_lark(source.text)
         case Choice():
-            # A string of Lark is written as one of JSON.
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, source.choices)))
+            # One terminal, and so one automaton, of strings, which Lark writes as JSON does.
+            return LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, source.choices)))
 
 
 def _json_grammar(schema: str) -> str:

@@ -128,9 +128,19 @@ ARITHMETIC = Grammar('start: term ("+" term)*\nterm: /[0-9]+/ | "(" start ")"')
             ['"\\ \n\t\x00\x7f', "é🦊\u2028", " a ", "|"],
             ["a", "é"],
         ),
+        (JsonSchema(json.dumps({"enum": list(range(2000))})), ["0", "1999"], ["2000"]),
         (Choice(tuple(f"choice {i}" for i in range(MAX_CHOICES))), ["choice 1", "choice 1023"], ["choice 1024"]),
     ],
-    ids=["json_schema", "json_object", "regex", "grammar", "choice", "choice of strange ones", "choice of many"],
+    ids=[
+        "json_schema",
+        "json_object",
+        "regex",
+        "grammar",
+        "choice",
+        "choice of strange ones",
+        "enum of many",
+        "choice of many",
+    ],
 )
 def test_the_masks_let_instances_through_and_nothing_else(
     vocabulary: Vocabulary, source: ConstraintSource, instances: list[str], others: list[str]
@@ -359,3 +369,21 @@ def test_a_tokenizer_that_the_library_cannot_read_refuses_every_constraint_with_
     assert refusing.cached(JsonObject()) is None
     with pytest.raises(InvalidArgument, match=r"constraint\.json_object is set: this model's tokenizer cannot be"):
         refusing.compile(JsonObject())
+
+
+def test_a_grammar_too_ambiguous_to_follow_becomes_a_failure_with_the_reason(vocabulary: Vocabulary) -> None:
+    state = vocabulary.compile(Grammar('start: e\ne: e e e | e e | "a" | ')).start()
+    (a,) = vocabulary.tokenizer.encode("a", add_special_tokens=False)
+    while bits(state.allowed(vocabulary.ends, NOTHING).result()):
+        state.advance(a)
+    assert state.failure is not None
+    assert "items" in state.failure
+    assert "\n" not in state.failure
+    assert not state.is_complete()
+
+
+def test_an_object_of_many_properties_that_are_not_required_can_be_followed(vocabulary: Vocabulary) -> None:
+    properties = {f"p{i}": {"type": "integer"} for i in range(230)}
+    source = JsonSchema(json.dumps({"type": "object", "properties": properties, "additionalProperties": False}))
+    assert vocabulary.accepts(source, '{"p3": 1, "p229": 2}')
+    assert not vocabulary.accepts(source, '{"p230": 1}')

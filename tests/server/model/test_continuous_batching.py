@@ -1,14 +1,18 @@
 """The real model under the real scheduler: what a request gets, whatever happens around it."""
 
+import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 from transformers import PreTrainedModel
 
+from server.engine.constraint import JsonSchema
 from server.engine.engine import Served
-from server.engine.events import Started
+from server.engine.events import FinishReason, Started
 from server.engine.request import Request, Stopping
 from server.engine.sampling import Sampling
 from server.model.default_model import DEFAULT_MODEL
@@ -72,3 +76,41 @@ def test_seeded_sampling_gives_the_same_tokens_alone_and_in_any_company(cramped:
     tokens, preemptions = serve_in_turmoil(cramped, asked, seed=2)
     assert preemptions > 0
     assert tokens == alone
+
+
+def test_a_constrained_output_among_free_ones_is_valid_and_leaves_their_tokens_as_they_are(cramped: Served) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Paris", "Lyon"]},
+            "population": {"type": "integer", "minimum": 1, "maximum": 99_999_999},
+            "tags": {"type": "array", "items": {"type": "string", "maxLength": 8}, "maxItems": 2},
+        },
+        "required": ["city", "population", "tags"],
+        "additionalProperties": False,
+    }
+    constraint = cramped.constraints.compile(JsonSchema(json.dumps(schema)))
+    prompt = cramped.tokenizer.encode("A French city as JSON: ", add_special_tokens=False)
+
+    def constrained() -> list[Request]:
+        """Greedy, sampled, and going on past the end of sequence."""
+        sampled = Sampling(temperature=1.5, top_k=0, top_p=1.0, seed=5)
+        asked = [
+            request(prompt, Stopping(max_new_tokens=150)),
+            request(prompt, Stopping(max_new_tokens=150), sampled),
+            request(prompt, Stopping(max_new_tokens=150, ignore_eos=True), sampled),
+        ]
+        return [replace(one, constraint=constraint) for one in asked]
+
+    def free() -> list[Request]:
+        return random_requests(1, lambda _: GREEDY)[:4]
+
+    tokens, _ = serve_in_turmoil(cramped, [*constrained(), *free()], seed=2)
+    free_alone, _ = serve_in_turmoil(cramped, free(), seed=2)
+    assert tokens[3:] == free_alone
+    for got, one in zip(tokens[:3], constrained(), strict=True):
+        (alone,) = Driver(cramped.model, max_slots=1, tokenizer=cramped.tokenizer).serve(one)
+        assert got == alone.token_ids
+        assert alone.reason is FinishReason.END_OF_SEQUENCE
+        assert alone.result.satisfies_constraint is True
+        jsonschema.Draft202012Validator(schema).validate(json.loads(alone.text))

@@ -1,6 +1,9 @@
 """The sampler against a plain reference in float64, against transformers' logits processors, and against statistics."""
 
 import math
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +30,15 @@ from server.engine.forbidden_sequences import completing_tokens
 from server.engine.plan import Draw, Drawn, Fault, LogitBias, LogprobsWanted, Penalties, TokenLogprob
 from server.engine.token_history import TokenHistory
 from server.model.sampler import draw_tokens
+
+
+def mask_of(token_ids: Iterable[int], vocabulary_size: int) -> "Future[bytes]":
+    """The ids as a constraint allows them."""
+    bits = sum(1 << token_id for token_id in set(token_ids))
+    mask: Future[bytes] = Future()
+    mask.set_result(bits.to_bytes(-(-vocabulary_size // 8), "little"))
+    return mask
+
 
 GREEDY = Draw(temperature=0, top_k=0, top_p=1.0, uniform=0.0)
 VOCABULARY_SIZE = 12
@@ -61,6 +73,7 @@ draws = st.builds(
     penalties=st.one_of(st.none(), penalties()),
     bias=st.one_of(st.none(), biases),
     logprobs=st.one_of(st.none(), st.builds(LogprobsWanted, st.integers(0, 5), st.booleans())),
+    allowed=st.none() | st.sets(token_ids).map(lambda ids: mask_of(ids, VOCABULARY_SIZE)),
 )
 
 
@@ -78,6 +91,9 @@ def processed_logits(logits: list[float], draw: Draw) -> Any:
         for i, bias in zip(draw.bias.token_ids, draw.bias.values, strict=True):
             values[i] += np.float32(bias)
     values[list(draw.forbidden_token_ids)] = -math.inf
+    if draw.allowed is not None:
+        mask = draw.allowed.result()
+        values[[not mask[i // 8] >> i % 8 & 1 for i in range(len(values))]] = -math.inf
     return values.astype(np.float64)
 
 
@@ -342,6 +358,30 @@ def test_a_row_that_is_not_finite_is_a_fault_and_leaves_the_others_alone(bad: fl
         Fault("its logits are not finite"),
         Drawn(2),
     ]
+
+
+def test_of_a_real_vocabulary_only_what_is_allowed_is_drawn_and_rows_without_a_mask_are_as_they_were() -> None:
+    generator = np.random.default_rng(4)
+    size = 49152 + 5
+    logits = torch.tensor(generator.normal(size=(6, size)), dtype=torch.float32)
+    allowed = [{7}, {0, size - 1}, set(generator.choice(size, 300).tolist())]
+    masked = [
+        Draw(temperature, 0, 1.0, 0.99, allowed=mask_of(ids, size))
+        for ids, temperature in zip(allowed, (0.0, 1.0, 5.0), strict=True)
+    ]
+    free = [Draw(1.0, 0, 1.0, 0.99)] * 3
+    drawn = draw_tokens(logits.clone(), [draw for pair in zip(masked, free, strict=True) for draw in pair])
+    assert drawn[1::2] == draw_tokens(logits[1::2].clone(), free)
+    for outcome, ids in zip(drawn[::2], allowed, strict=True):
+        assert isinstance(outcome, Drawn)
+        assert outcome.token_id in ids
+
+
+def test_a_mask_is_waited_for_only_once_the_logits_are_there() -> None:
+    mask = mask_of({1}, 3)
+    late: Future[bytes] = Future()
+    threading.Timer(0.05, lambda: late.set_result(mask.result())).start()
+    assert draw_tokens(torch.tensor([[0.0, 1.0, 2.0]]), [replace(GREEDY, allowed=late)]) == [Drawn(1)]
 
 
 def test_half_precision_logits_are_drawn_from_too() -> None:

@@ -122,6 +122,7 @@ class Serving:
 
     model: FakeModel = field(default_factory=FakeModel)
     tokenizer: Tokenizer = field(default_factory=FakeTokenizer)
+    constraints: FakeConstraints = field(default_factory=FakeConstraints)
     engine_settings: EngineSettings = ENGINE
     server_settings: ServerSettings = SERVER
     loading: Gate = field(default_factory=Gate)
@@ -174,7 +175,7 @@ class Serving:
 
     def load(self) -> Served:
         self.loading()
-        return Served(self.model, self.tokenizer, FakeConstraints())
+        return Served(self.model, self.tokenizer, self.constraints)
 
 
 Start: TypeAlias = Callable[[Serving], Awaitable[Serving]]

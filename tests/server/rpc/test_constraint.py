@@ -1,0 +1,110 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from treadle.v1 import generation_pb2 as pb
+
+from server.engine.constraint import MAX_CHOICES, MAX_SOURCE_BYTES, ConstraintSource
+from server.engine.errors import ConstraintFailed
+from server.rpc.server import SLOW_WORKERS, TEXT_WORKERS
+from server.rpc.statuses import answer_to
+from tests.server.fakes import FakeConstraints
+from tests.server.rpc.serving import PATIENCE, Gate, Serving, Start, eventually, generate_request
+
+
+def constrained(*choices: str) -> pb.GenerateRequest:
+    request = pb.GenerateRequest(prompt="hello", stopping=pb.StoppingCriteria(max_new_tokens=8))
+    request.constraint.choice.choices.extend(choices)
+    return request
+
+
+@pytest.fixture
+async def compiling() -> AsyncIterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open()
+
+
+async def test_a_constrained_output_is_an_instance_and_its_result_says_so(serving: Serving) -> None:
+    answer = await serving.stub.Complete(pb.CompleteRequest(generate=constrained("yes", "no")))
+    (completion,) = answer.completions
+    assert completion.text in ("yes", "no")
+    assert completion.result.finish_reason == pb.FINISH_REASON_END_OF_SEQUENCE
+    assert completion.result.satisfies_constraint
+
+
+async def test_a_result_says_that_the_output_was_cut_off_and_nothing_without_a_constraint(serving: Serving) -> None:
+    *_, cut = await serving.events(constrained("a" * 20))
+    *_, free = await serving.events(generate_request())
+    assert cut.result.HasField("satisfies_constraint")
+    assert not cut.result.satisfies_constraint
+    assert not free.result.HasField("satisfies_constraint")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "field", "said"),
+    [
+        (pb.Constraint(), "constraint", "one of its kinds must be set"),
+        (pb.Constraint(json_schema=""), "constraint.json_schema", f"from 1 to {MAX_SOURCE_BYTES}"),
+        (pb.Constraint(json_schema="true"), "constraint.json_schema", "the fake takes only choices"),
+        (pb.Constraint(json_object=pb.JsonObject()), "constraint.json_object", "the fake takes only choices"),
+        (pb.Constraint(regex="a"), "constraint.regex", "the fake takes only choices"),
+        (pb.Constraint(grammar="a"), "constraint.grammar", "the fake takes only choices"),
+        (pb.Constraint(choice=pb.Choice()), "constraint.choice", f"from 1 to {MAX_CHOICES}"),
+        (pb.Constraint(choice=pb.Choice(choices=["a", ""])), "constraint.choice.choices[1]", "must have a character"),
+    ],
+)
+async def test_a_refused_constraint_names_its_field(
+    serving: Serving, constraint: pb.Constraint, field: str, said: str
+) -> None:
+    request = generate_request()
+    request.constraint.CopyFrom(constraint)
+    refused = await serving.refusal(request)
+    assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+    assert said in refused.message
+
+
+def test_a_constraint_that_cannot_be_followed_is_the_requests_own_fault() -> None:
+    answer = answer_to(ConstraintFailed("too complex"))
+    assert (answer.code, answer.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "CONSTRAINT_FAILED")
+
+
+async def test_constraints_that_are_slow_to_compile_hold_up_neither_text_nor_what_is_compiled(
+    start: Start, compiling: Gate
+) -> None:
+    constraints = FakeConstraints(before_compiling=compiling)
+    serving = await (await start(Serving(constraints=constraints))).ready()
+    await serving.events(constrained("compiled"))
+    compiling.close()
+    slow = [asyncio.create_task(serving.events(constrained(f"slow {i}"))) for i in range(TEXT_WORKERS + 1)]
+    assert await asyncio.to_thread(compiling.reached.wait, PATIENCE)
+    assert (await serving.events(generate_request()))[-1].HasField("result")
+    assert (await serving.events(constrained("compiled")))[-1].HasField("result")
+    assert (await serving.stub.Tokenize(pb.TokenizeRequest(text="hello"))).token_ids
+    assert not any(task.done() for task in slow)
+    compiling.open()
+    assert all(events[-1].HasField("result") for events in await asyncio.gather(*slow))
+
+
+async def test_a_call_that_ends_while_its_constraint_waits_to_be_compiled_leaves_nothing_behind(
+    start: Start, compiling: Gate
+) -> None:
+    begun: list[ConstraintSource] = []
+
+    def hold(source: ConstraintSource) -> None:
+        begun.append(source)
+        compiling()
+
+    serving = await (await start(Serving(constraints=FakeConstraints(before_compiling=hold)))).ready()
+    compiling.close()
+    slow = [asyncio.create_task(serving.events(constrained(f"slow {i}"))) for i in range(SLOW_WORKERS)]
+    await eventually(lambda: len(begun) == SLOW_WORKERS)
+    waiting = serving.stub.Generate(constrained("waiting"), timeout=0.2)
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await waiting.read()
+    assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    compiling.open()
+    await asyncio.gather(*slow)
+    assert len(begun) == SLOW_WORKERS
+    assert serving.is_empty()
