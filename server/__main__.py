@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def load(config: Config) -> Served:
     """Runs on the scheduler's thread, imports included: they take seconds, and the port answers meanwhile."""
+    from server.model.generation_defaults import ConfiguredDefaults
     from server.model.loading import ModelSettings, load_served
 
     settings = ModelSettings(
@@ -63,7 +64,19 @@ def load(config: Config) -> Served:
         max_slots=config.max_slots,
         max_step_tokens=config.max_step_tokens,
         ignore_generation_config=config.ignore_generation_config,
+<<<<<<< HEAD
         allow_request_templates=config.allow_request_templates,
+=======
+        configured_defaults=ConfiguredDefaults(
+            temperature=config.default_temperature,
+            top_k=config.default_top_k,
+            top_p=config.default_top_p,
+            min_p=config.default_min_p,
+            typical_p=config.default_typical_p,
+            repetition_penalty=config.default_repetition_penalty,
+            max_new_tokens=config.default_max_new_tokens,
+        ),
+>>>>>>> wide-fixes
     )
     return load_served(settings)
 
@@ -146,6 +159,8 @@ def _engine_settings(config: Config) -> EngineSettings:
         max_unread_tokens=config.max_unread_tokens,
         stuck_after=config.stuck_after,
         prefix_cache=config.prefix_cache,
+        priority_aging=config.priority_aging,
+        preempt_lower_priority=config.preempt_lower_priority,
         max_step_time=config.max_step_time,
     )
 

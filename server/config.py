@@ -9,7 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from server.engine.errors import InvalidArgument
+from server.engine.sampling import Sampling
+
 ENVIRONMENT_PREFIX = "TREADLE_"
+UNSET = "unset"
 SERVICE_LINK_NAMES = re.compile(
     r"TREADLE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -58,9 +62,7 @@ def _size(least: int, most: int) -> Kind:
     return Kind("SIZE", read, _show_size)
 
 
-def _show_size(size: int | None) -> str:
-    if size is None:
-        return "unset"
+def _show_size(size: int) -> str:
     unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % UNITS[unit] == 0), "B")
     return f"{size // UNITS[unit]}{unit}"
 
@@ -75,6 +77,33 @@ def _duration(least: float) -> Kind:
         return float(match[1]) * seconds[match[2]]
 
     return Kind("DURATION", read, lambda value: f"{value:.12g}s")
+
+
+def _sampling(parameter: str) -> Kind:
+    """A number within the limits of the sampling parameter of a request."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("must be a number") from None
+        try:
+            chosen: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, parameter: value}
+            Sampling(seed=0, **chosen)
+        except InvalidArgument as error:
+            raise ValueError(error.limit) from None
+        return value
+
+    return Kind("NUMBER", read)
+
+
+def _optional(kind: Kind) -> Kind:
+    """Of a setting that may be left unset, which is None and said by the word."""
+
+    def read(text: str) -> Any:
+        return None if text == UNSET else kind.read(text)
+
+    return Kind(kind.metavar, read, lambda value: UNSET if value is None else kind.show(value))
 
 
 def _choice(*choices: str) -> Kind:
@@ -99,9 +128,13 @@ SWITCH = Kind("", _switch, lambda value: str(value).lower())
 MOST_MESSAGE_BYTES = 512 << 20
 """gRPC is given a limit of twice this much, which must fit a signed number of 32 bits."""
 
+MOST_UINT32 = (1 << 32) - 1
+"""What a field of a request can hold."""
+
 MODEL = "The model"
 ADDRESS = "The address"
 CAPACITY = "Capacity"
+DEFAULTS = "Defaults of requests"
 CALLS = "Calls"
 LIFE = "Starting and stopping"
 LOGS = "Logs"
@@ -159,14 +192,49 @@ class Config:
         "time a step may last, about: prompts are computed in pieces that fit, so running requests wait no longer",
     )
     kv_memory: int | None = _setting(
-        CAPACITY, _size(1 << 20, 1 << 50), None, "memory of the KV cache; unset takes a share of what is free"
+        CAPACITY,
+        _optional(_size(1 << 20, 1 << 50)),
+        None,
+        "memory of the KV cache; unset takes a share of what is free",
     )
     kv_block_size: int = _setting(CAPACITY, _whole(1, 1024), 16, "tokens in a block of the KV cache")
     prefix_cache: bool = _setting(CAPACITY, SWITCH, True, "share the KV blocks of equal beginnings of prompts")
 
+<<<<<<< HEAD
     allow_request_templates: bool = _setting(
         CALLS, SWITCH, False, "take chats that bring a template of their own; each is rendered in a process of its own"
     )
+=======
+    priority_aging: float = _setting(
+        CAPACITY, _duration(0.001), 10.0, "time of waiting that is worth a point of a request's priority"
+    )
+    preempt_lower_priority: bool = _setting(
+        CAPACITY, SWITCH, False, "let a request take the slot of a running one of lower priority, which goes on later"
+    )
+
+    default_temperature: float | None = _setting(
+        DEFAULTS, _optional(_sampling("temperature")), None, "above 0 samples; unset: as the model's generation_config"
+    )
+    default_top_k: int | None = _setting(
+        DEFAULTS, _optional(_whole(0, MOST_UINT32)), None, "0 keeps all tokens; unset: as the model's generation_config"
+    )
+    default_top_p: float | None = _setting(
+        DEFAULTS, _optional(_sampling("top_p")), None, "unset: as the model's generation_config"
+    )
+    default_min_p: float | None = _setting(
+        DEFAULTS, _optional(_sampling("min_p")), None, "unset: as the model's generation_config"
+    )
+    default_typical_p: float | None = _setting(
+        DEFAULTS, _optional(_sampling("typical_p")), None, "unset: as the model's generation_config"
+    )
+    default_repetition_penalty: float | None = _setting(
+        DEFAULTS, _optional(_sampling("repetition_penalty")), None, "unset: as the model's generation_config"
+    )
+    default_max_new_tokens: int | None = _setting(
+        DEFAULTS, _optional(_whole(1, MOST_UINT32)), None, "unset: as the model's generation_config"
+    )
+
+>>>>>>> wide-fixes
     max_message_bytes: int = _setting(CALLS, _size(1 << 10, MOST_MESSAGE_BYTES), 16 << 20, "largest request message")
     max_open_requests: int = _setting(
         CALLS, _whole(1, 1_000_000), 1024, "calls open at once: running, waiting, being tokenized or being read"

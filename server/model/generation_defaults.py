@@ -1,6 +1,6 @@
 """What `generate` of transformers would do with a model's generation_config, as far as an unset request follows it."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from transformers import GenerationConfig
@@ -50,12 +50,41 @@ NEUTRAL_SAMPLING = SamplingDefaults(temperature=0.0, top_k=0, top_p=1.0, sampled
 
 
 @dataclass(frozen=True, slots=True)
+class ConfiguredDefaults:
+    """What the server's configuration says an unset parameter means; None leaves it to the model."""
+
+    temperature: float | None = None
+    """Above 0 samples."""
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+
+    def sampling(self, of_model: SamplingDefaults) -> SamplingDefaults:
+        """The model's, but for what is configured.
+
+        A temperature of 0 leaves the one that a request gets which asks for sampling without naming one.
+        """
+        chosen: dict[str, Any] = {name: value for name, value in asdict(self).items() if value is not None}
+        chosen.pop("max_new_tokens", None)
+        if self.temperature:
+            chosen["sampled_temperature"] = self.temperature
+        return replace(of_model, **chosen)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationDefaults:
     sampling: SamplingDefaults
     max_new_tokens: int | None
     bos_token_id: int | None
     eos_token_ids: frozenset[int]
     pad_token_id: int | None
+
+    def overridden_by(self, configured: ConfiguredDefaults) -> "GenerationDefaults":
+        max_new_tokens = self.max_new_tokens if configured.max_new_tokens is None else configured.max_new_tokens
+        return replace(self, sampling=configured.sampling(self.sampling), max_new_tokens=max_new_tokens)
 
     def check_known(self, vocabulary_size: int) -> None:
         """Raises ModelNotServable where a token id is not in the vocabulary."""

@@ -1,6 +1,6 @@
 """Loads a model and its tokenizer, ready to be driven by the scheduler, or says in one line why it cannot be served."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from server.model.attention import ATTENTION
 from server.model.constraints import constraint_compiler
 from server.model.default_model import DEFAULT_MODEL, ensure_default_model
 from server.model.errors import ModelNotServable
-from server.model.generation_defaults import generation_defaults
+from server.model.generation_defaults import ConfiguredDefaults, generation_defaults
 from server.model.kv_cache import KVCache, affordable_blocks
 from server.model.library_output import quieten_libraries
 from server.model.servable import check_against_own_attention, check_config, context_length, survey
@@ -64,6 +64,8 @@ class ModelSettings:
     """Serves a model whose generation_config has settings that are not served, with greedy defaults."""
     allow_request_templates: bool = False
     """Takes chats that bring a template of their own."""
+    configured_defaults: ConfiguredDefaults = field(default_factory=ConfiguredDefaults)
+    """What unset parameters of requests mean, before what the model says."""
 
 
 def load_served(settings: ModelSettings) -> Served:
@@ -91,7 +93,8 @@ def _load(source: "_Source", settings: ModelSettings) -> Served:
             f"its tokenizer has id {tokenizer.highest_token_id} and its vocabulary only {vocabulary_size} ids"
         )
     assert transformer.generation_config is not None, "a causal language model that can generate has one"
-    defaults = generation_defaults(transformer.generation_config, settings.ignore_generation_config)
+    of_model = generation_defaults(transformer.generation_config, settings.ignore_generation_config)
+    defaults = of_model.overridden_by(settings.configured_defaults)
     defaults.check_known(vocabulary_size)
     shape = survey(transformer)
     check_against_own_attention(transformer, shape, settings.kv_block_size)

@@ -38,6 +38,14 @@ def test_flags_beat_the_environment_and_the_environment_beats_the_defaults() -> 
         ("grace", "0", 0.0),
         ("stuck_after", "500ms", 0.5),
         ("max_step_time", "100ms", 0.1),
+        ("priority_aging", "1m", 60.0),
+        ("preempt_lower_priority", "true", True),
+        ("kv_memory", "unset", None),
+        ("default_temperature", "0.7", 0.7),
+        ("default_temperature", "unset", None),
+        ("default_top_k", "0", 0),
+        ("default_repetition_penalty", "1.1", 1.1),
+        ("default_max_new_tokens", "256", 256),
         ("log_prompts", "yes", True),
         ("prefix_cache", "off", False),
         ("cache", "~/models", Path.home() / "models"),
@@ -64,6 +72,16 @@ def test_a_switch_needs_no_value() -> None:
         ("kv_memory", "12 parsecs", "512MiB"),
         ("kv_memory", "1KiB", "from 1MiB"),
         ("max_message_bytes", "1GiB", "from 1KiB to 512MiB"),
+        ("priority_aging", "0", "at least 0.001s"),
+        ("default_temperature", "hot", "must be a number"),
+        ("default_temperature", "nan", "from 0 to 100"),
+        ("default_temperature", "100.5", "from 0 to 100"),
+        ("default_top_k", "-1", "from 0 to 4294967295"),
+        ("default_top_p", "0", "above 0 and at most 1"),
+        ("default_min_p", "1.5", "from 0 to 1"),
+        ("default_typical_p", "0", "above 0 and at most 1"),
+        ("default_repetition_penalty", "0", "above 0 and at most 100"),
+        ("default_max_new_tokens", "0", "from 1 to"),
         ("grace", "-1", "duration"),
         ("grace", "1 fortnight", "such as 500ms"),
         ("log_format", "xml", "auto, json, text"),
@@ -130,10 +148,23 @@ def test_help_names_every_flag_in_a_group_with_its_default(capsys: pytest.Captur
     assert "Capacity:" in text
 
 
-@given(st.integers(1, 4096), st.integers(1 << 20, 1 << 40), st.integers(0, 10**6), st.booleans())
-def test_what_is_shown_can_be_given_back_as_flags(slots: int, memory: int, seconds: int, prompts: bool) -> None:
+@given(
+    st.integers(1, 4096),
+    st.none() | st.integers(1 << 20, 1 << 40),
+    st.integers(0, 10**6),
+    st.booleans(),
+    st.none() | st.floats(0, 100),
+)
+def test_what_is_shown_can_be_given_back_as_flags(
+    slots: int, memory: int | None, seconds: int, prompts: bool, temperature: float | None
+) -> None:
     config = Config(
-        max_slots=slots, max_step_tokens=slots + 1, kv_memory=memory, grace=float(seconds), log_prompts=prompts
+        max_slots=slots,
+        max_step_tokens=slots + 1,
+        kv_memory=memory,
+        grace=float(seconds),
+        log_prompts=prompts,
+        default_temperature=temperature,
     )
     flags = [f"{flag(name)}={text}" for name, text in config.shown().items()]
     assert parse_config(flags, {}) == config

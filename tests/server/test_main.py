@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import grpc
 import pytest
@@ -16,7 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from treadle.v1 import generation_pb2 as pb
 from treadle.v1.generation_pb2_grpc import GenerationServiceStub
 
-from server.config import ConfigError, parse_config
+from server.__main__ import _engine_settings
+from server.config import Config, ConfigError, parse_config
+from server.engine.engine import EngineSettings
 
 PATIENCE = 120.0
 """Seconds a test waits for what must happen; they pass only where it fails."""
@@ -127,6 +129,15 @@ def test_the_server_starts_with_the_largest_messages_that_can_be_set(run: Run) -
     assert configuration["max_message_bytes"] == "512MiB"
     with pytest.raises(ConfigError, match="to 512MiB"):
         parse_config(["--max-message-bytes=536870913"], {})
+
+
+def test_every_setting_of_the_engine_comes_from_the_setting_of_its_name() -> None:
+    flags = ["--max-slots=3", "--max-waiting=4", "--max-step-tokens=5", "--max-unread-tokens=6", "--stuck-after=7s"]
+    flags += ["--prefix-cache=no", "--priority-aging=8s", "--preempt-lower-priority", "--max-step-time=9s"]
+    config = parse_config(flags, {})
+    settings = _engine_settings(config)
+    for setting in fields(EngineSettings):
+        assert getattr(settings, setting.name) == getattr(config, setting.name) != getattr(Config(), setting.name)
 
 
 def test_what_the_grace_does_not_finish_ends_unavailable_and_the_exit_is_clean(run: Run) -> None:

@@ -5,7 +5,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig
 
 from server.engine.model import SamplingDefaults
 from server.model.errors import ModelNotServable
-from server.model.generation_defaults import NEUTRAL, generation_defaults
+from server.model.generation_defaults import NEUTRAL, ConfiguredDefaults, generation_defaults
 
 
 def made(**settings: object) -> GenerationConfig:
@@ -38,6 +38,30 @@ def test_they_are_what_generate_prepares() -> None:
     prepared, _ = model._prepare_generation_config(None)
     ours = generation_defaults(model.generation_config, ignore_settings=False).sampling
     assert (ours.temperature, ours.top_k, ours.top_p) == (prepared.temperature, prepared.top_k, prepared.top_p)
+
+
+OF_MODEL = SamplingDefaults(0.0, 50, 0.9, 0.6, min_p=0.1)
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        (ConfiguredDefaults(), OF_MODEL),
+        (ConfiguredDefaults(temperature=0.8), SamplingDefaults(0.8, 50, 0.9, 0.8, min_p=0.1)),
+        (ConfiguredDefaults(temperature=0.0, top_k=0), SamplingDefaults(0.0, 0, 0.9, 0.6, min_p=0.1)),
+        (
+            ConfiguredDefaults(1.5, 7, 0.5, 0.0, 0.4, 1.2, 99),
+            SamplingDefaults(1.5, 7, 0.5, 1.5, min_p=0.0, typical_p=0.4, repetition_penalty=1.2),
+        ),
+    ],
+)
+def test_what_is_configured_comes_before_what_the_model_says(
+    configured: ConfiguredDefaults, expected: SamplingDefaults
+) -> None:
+    config = made(do_sample=False, temperature=0.6, top_p=0.9, min_p=0.1, max_new_tokens=5)
+    defaults = generation_defaults(config, ignore_settings=False).overridden_by(configured)
+    assert defaults.sampling == expected
+    assert defaults.max_new_tokens == (configured.max_new_tokens or 5)
 
 
 @pytest.mark.parametrize(("given", "ids"), [(None, set()), (2, {2}), ([2, 5], {2, 5})])

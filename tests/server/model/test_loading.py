@@ -24,11 +24,14 @@ from transformers import (
     T5Config,
 )
 
+from server.__main__ import load
+from server.config import parse_config
 from server.engine.engine import Served
 from server.engine.model import SamplingDefaults
 from server.model import loading, servable
 from server.model.attention import LayerDemand, PagedBatch
 from server.model.errors import ModelNotServable
+from server.model.generation_defaults import ConfiguredDefaults
 from server.model.loading import ModelSettings, load_served
 from tests.server.model import tiny
 
@@ -202,6 +205,25 @@ def test_a_token_id_that_is_not_in_the_vocabulary_is_refused(
 def test_the_last_id_of_the_vocabulary_may_end_a_sequence(llama: Path) -> None:
     change_json(llama / "generation_config.json", eos_token_id=299)
     assert load_served(tiny.settings(llama)).model.description.eos_token_ids == {299}
+
+
+def test_configured_defaults_are_described_and_do_not_make_an_unserved_generation_config_served(llama: Path) -> None:
+    configured = ConfiguredDefaults(temperature=0.5, max_new_tokens=12)
+    description = load_served(tiny.settings(llama, configured_defaults=configured)).model.description
+    assert description.sampling_defaults.temperature == description.sampling_defaults.sampled_temperature == 0.5
+    assert description.default_max_new_tokens == 12
+    change_json(llama / "generation_config.json", no_repeat_ngram_size=2)
+    assert "no_repeat_ngram_size=2" in refusal(tiny.settings(llama, configured_defaults=configured))
+
+
+def test_every_default_of_requests_that_the_configuration_has_reaches_the_model(llama: Path) -> None:
+    flags = [f"--model={llama}", "--device=cpu", "--kv-memory=4MiB", "--kv-block-size=4", "--default-temperature=0.5"]
+    flags += ["--default-top-k=3", "--default-top-p=0.9", "--default-min-p=0.1", "--default-typical-p=0.8"]
+    flags += ["--default-repetition-penalty=1.1", "--default-max-new-tokens=12"]
+    description = load(parse_config(flags, {})).model.description
+    expected = SamplingDefaults(0.5, 3, 0.9, 0.5, min_p=0.1, typical_p=0.8, repetition_penalty=1.1)
+    assert description.sampling_defaults == expected
+    assert description.default_max_new_tokens == 12
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
