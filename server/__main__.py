@@ -64,9 +64,7 @@ def load(config: Config) -> Served:
         max_slots=config.max_slots,
         max_step_tokens=config.max_step_tokens,
         ignore_generation_config=config.ignore_generation_config,
-<<<<<<< HEAD
         allow_request_templates=config.allow_request_templates,
-=======
         configured_defaults=ConfiguredDefaults(
             temperature=config.default_temperature,
             top_k=config.default_top_k,
@@ -76,7 +74,6 @@ def load(config: Config) -> Served:
             repetition_penalty=config.default_repetition_penalty,
             max_new_tokens=config.default_max_new_tokens,
         ),
->>>>>>> wide-fixes
     )
     return load_served(settings)
 

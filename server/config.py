@@ -200,11 +200,9 @@ class Config:
     kv_block_size: int = _setting(CAPACITY, _whole(1, 1024), 16, "tokens in a block of the KV cache")
     prefix_cache: bool = _setting(CAPACITY, SWITCH, True, "share the KV blocks of equal beginnings of prompts")
 
-<<<<<<< HEAD
     allow_request_templates: bool = _setting(
         CALLS, SWITCH, False, "take chats that bring a template of their own; each is rendered in a process of its own"
     )
-=======
     priority_aging: float = _setting(
         CAPACITY, _duration(0.001), 10.0, "time of waiting that is worth a point of a request's priority"
     )
@@ -234,7 +232,6 @@ class Config:
         DEFAULTS, _optional(_whole(1, MOST_UINT32)), None, "unset: as the model's generation_config"
     )
 
->>>>>>> wide-fixes
     max_message_bytes: int = _setting(CALLS, _size(1 << 10, MOST_MESSAGE_BYTES), 16 << 20, "largest request message")
     max_open_requests: int = _setting(
         CALLS, _whole(1, 1_000_000), 1024, "calls open at once: running, waiting, being tokenized or being read"
