@@ -74,6 +74,10 @@ class ConfiguredDefaults:
         return replace(of_model, **chosen)
 
 
+NO_PADDING = -1
+"""What old checkpoints of Llama and others have for pad_token_id where there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
     sampling: SamplingDefaults
@@ -109,7 +113,7 @@ def generation_defaults(config: GenerationConfig, ignore_settings: bool) -> Gene
         max_new_tokens=None if ignore_settings else config.max_new_tokens,
         bos_token_id=config.bos_token_id,
         eos_token_ids=frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos),
-        pad_token_id=config.pad_token_id,
+        pad_token_id=None if config.pad_token_id == NO_PADDING else config.pad_token_id,
     )
 
 

@@ -202,6 +202,11 @@ def test_a_token_id_that_is_not_in_the_vocabulary_is_refused(
     assert f"its generation_config has {told}, and its vocabulary has the ids from 0 to 299" in message
 
 
+def test_a_padding_token_of_minus_one_is_none(llama: Path) -> None:
+    change_json(llama / "generation_config.json", pad_token_id=-1)
+    assert load_served(tiny.settings(llama)).model.description.pad_token_id is None
+
+
 def test_the_last_id_of_the_vocabulary_may_end_a_sequence(llama: Path) -> None:
     change_json(llama / "generation_config.json", eos_token_id=299)
     assert load_served(tiny.settings(llama)).model.description.eos_token_ids == {299}
