@@ -132,7 +132,7 @@ def test_an_output_that_is_no_whole_instance_is_said(command: Command, server: S
 
 
 def test_every_kind_of_event_is_valid_json(command: Command, server: ScriptedServer) -> None:
-    logprobs = [pb.TokenLogprob(token_id=5, logprob=-inf, rank=1)]
+    logprobs = [pb.TokenLogprob(token_id=5, logprob=-inf, text="a", rank=1)]
     chunk = pb.TokenChunk(token_ids=[5], text="a", logprobs=logprobs, usage=pb.Usage(prompt_tokens=1))
     kinds = [PROMPT, pb.GenerateResponse(tokens=chunk), content("so"), reasoning("hm"), CALLS[0], RESULT]
     server.play(says(of(1, STARTED), of(1, RESULT), STARTED, *kinds))
@@ -153,7 +153,9 @@ def test_every_kind_of_event_is_valid_json(command: Command, server: ScriptedSer
         ("tool_call", 0),
         ("result", 0),
     ]
-    assert events[4]["logprobs"] == [{"token_id": 5, "logprob": "-Infinity", "rank": 1, "alternatives": []}]
+    assert events[4]["logprobs"] == [
+        {"token_id": 5, "logprob": "-Infinity", "text": "a", "rank": 1, "alternatives": []}
+    ]
     assert events[4]["usage"] == {"prompt_tokens": 1, "completion_tokens": 0, "cached_tokens": 0}
     assert events[7] == {
         "event": "tool_call",
