@@ -13,6 +13,7 @@ from treadle.connection import TLS
 from treadle.constraint import Choice, Constraint, Grammar, JsonObject, JsonSchema, Regex
 from treadle.errors import (
     Cancelled,
+    ClientClosed,
     DeadlineExceeded,
     DuplicateRequestId,
     IncompleteStream,
@@ -62,6 +63,7 @@ __all__ = [
     "ChatMessage",
     "Choice",
     "Client",
+    "ClientClosed",
     "CompleteOptions",
     "Completion",
     "Constraint",

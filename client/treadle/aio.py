@@ -8,9 +8,10 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from treadle import from_wire, requests
+from treadle import aio_cancellation, from_wire, requests
 from treadle.aio_stream import AsyncGenerationStream, ResponseCall
 from treadle.connection import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, TLS, Connection
+from treadle.errors import ClientClosed
 from treadle.events import Completion
 from treadle.requests import CompleteOptions, GenerateOptions, Input, TokenizeOptions
 from treadle.retry import DEFAULT_RETRY, NO_RETRY, Attempts, RetryPolicy
@@ -27,8 +28,9 @@ P = TypeVar("P")
 class AsyncClient:
     """A connection to a Treadle server, for any number of calls of the event loop it is made on.
 
-    Every method takes `timeout`, the most seconds it may last in all, and raises TreadleError. What the server did not
-    begin because it could not be reached or was too busy is tried again, as `retry` says.
+    Every method takes `timeout`, the most seconds it may last in all, and raises TreadleError; ClientClosed after
+    `close`. What the server did not begin because it could not be reached or was too busy is tried again, as `retry`
+    says.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class AsyncClient:
             self._channel = grpc.aio.insecure_channel(target, connection.options())
         else:
             self._channel = grpc.aio.secure_channel(target, tls.credentials(), connection.options())
+        self._is_closed = False
         self._stub = GenerationServiceStub(self._channel)
         self._health = HealthStub(self._channel)
 
     async def close(self) -> None:
-        """Ends all calls and the connection."""
+        """Ends all calls, whose callers get Cancelled, and the connection."""
+        self._is_closed = True
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -68,6 +72,7 @@ class AsyncClient:
         request = requests.generate(prompt, **options)
 
         def start(remaining: float | None) -> ResponseCall:
+            self._check_open()
             return self._stub.Generate(request, timeout=remaining, metadata=self._metadata)
 
         return AsyncGenerationStream(start, Attempts(self._retry, timeout), requests.generations(request))
@@ -79,7 +84,7 @@ class AsyncClient:
         request = requests.complete(prompt, **options)
         if requests.generations(request.generate) > 1:
             raise TypeError("n is above 1: use complete_all")
-        return from_wire.completions(await self._answer(self._stub.Complete, request, timeout), 1)[0]
+        return (await self._completions(request, 1, timeout))[0]
 
     async def complete_all(
         self,
@@ -92,46 +97,58 @@ class AsyncClient:
         """All `n` completions of the prompt, chat or token ids, or of each of the `inputs`, by input and index."""
         request = requests.complete(prompt, inputs, **options)
         expected = requests.generations(request.generate) * (1 if inputs is None else len(inputs))
-        return from_wire.completions(await self._answer(self._stub.Complete, request, timeout), expected)
+        return await self._completions(request, expected, timeout)
 
     async def tokenize(
         self, text: str | None = None, *, timeout: float | None = None, **options: Unpack[TokenizeOptions]
     ) -> Tokenization:
         """The tokens of a prompt or, through the model's template, of `chat=[...]`."""
         request = requests.tokenize(text, **options)
-        return from_wire.tokenization(await self._answer(self._stub.Tokenize, request, timeout))
+        return from_wire.tokenization(await self._ask(self._stub.Tokenize, request, timeout))
 
     async def detokenize(
         self, token_ids: Sequence[int], *, keep_special_tokens: bool = False, timeout: float | None = None
     ) -> str:
         """The text of token ids."""
         request = requests.detokenize(token_ids, keep_special_tokens)
-        return (await self._answer(self._stub.Detokenize, request, timeout)).text
+        return (await self._ask(self._stub.Detokenize, request, timeout)).text
 
     async def model(self, *, timeout: float | None = None) -> ModelInfo:
         """The model that is served, what it can do, its limits and its defaults."""
-        return from_wire.model_info(await self._answer(self._stub.GetModel, pb.GetModelRequest(), timeout))
+        return from_wire.model_info(await self._ask(self._stub.GetModel, pb.GetModelRequest(), timeout))
 
     async def load(self, *, timeout: float | None = None) -> Load:
         """How busy the server is now."""
-        return from_wire.load(await self._answer(self._stub.GetLoad, pb.GetLoadRequest(), timeout))
+        return from_wire.load(await self._ask(self._stub.GetLoad, pb.GetLoadRequest(), timeout))
 
     async def health(self, service: str = "", *, timeout: float | None = None) -> Health:
         """Whether the server serves: "" asks for all of it, "liveness" for whether it makes progress. Not retried."""
         request = health_pb2.HealthCheckRequest(service=service)
-        return from_wire.health(await self._answer(self._health.Check, request, timeout, NO_RETRY))
+        return from_wire.health(await self._answer(self._health.Check, request, Attempts(NO_RETRY, timeout)))
 
-    async def _answer(
-        self,
-        method: "grpc.aio.UnaryUnaryMultiCallable[Q, P]",
-        request: Q,
-        timeout: float | None,
-        retry: RetryPolicy | None = None,
-    ) -> P:
-        attempts = Attempts(retry or self._retry, timeout)
+    async def _completions(
+        self, request: pb.CompleteRequest, expected: int, timeout: float | None
+    ) -> tuple[Completion, ...]:
+        attempts = Attempts(self._retry, timeout, refusals_only=True)
+        return from_wire.completions(await self._answer(self._stub.Complete, request, attempts), expected)
+
+    async def _ask(self, method: "grpc.aio.UnaryUnaryMultiCallable[Q, P]", request: Q, timeout: float | None) -> P:
+        """For what costs the server little."""
+        return await self._answer(method, request, Attempts(self._retry, timeout))
+
+    async def _answer(self, method: "grpc.aio.UnaryUnaryMultiCallable[Q, P]", request: Q, attempts: Attempts) -> P:
         while True:
+            self._check_open()
             try:
                 return await method(request, timeout=attempts.begin(), metadata=self._metadata)
+            except asyncio.CancelledError as error:
+                if aio_cancellation.is_of_the_task():
+                    raise
+                raise aio_cancellation.of_the_call() from error
             except grpc.RpcError as error:
                 pause = attempts.pause_after(error_from(error))
             await asyncio.sleep(pause)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed

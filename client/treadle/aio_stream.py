@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 import grpc
 
-from treadle.errors import Cancelled
+from treadle import aio_cancellation
 from treadle.events import Event, Result, Started, Tokens
 from treadle.progress import Progress
 from treadle.retry import Attempts
@@ -110,11 +110,9 @@ class AsyncGenerationStream:
                     yield event
             self._progress.check_complete()
         except asyncio.CancelledError as error:
-            # gRPC raises this for a call cancelled here as for a cancelled task, but only the task's may pass as one.
-            task = asyncio.current_task()
-            if self._cancelled.is_set() and not (task and task.cancelling()):
-                raise _cancelled_here() from error
-            raise
+            if aio_cancellation.is_of_the_task():
+                raise
+            raise aio_cancellation.of_the_call() from error
         except grpc.RpcError as error:
             failure = error_from(error)
             if self._progress.has_begun:
@@ -127,8 +125,4 @@ class AsyncGenerationStream:
         except TimeoutError:
             self._call = self._start(self._attempts.begin())
         else:
-            raise _cancelled_here()
-
-
-def _cancelled_here() -> Cancelled:
-    return Cancelled("the call was cancelled here", code="CANCELLED")
+            raise aio_cancellation.of_the_call()

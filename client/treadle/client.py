@@ -1,7 +1,8 @@
 """The client for ordinary code; `aio` has the one for asyncio."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Self, TypeVar, Unpack
 
 import grpc
@@ -10,6 +11,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from treadle import from_wire, requests
 from treadle.connection import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, TLS, Connection
+from treadle.errors import ClientClosed
 from treadle.events import Completion
 from treadle.requests import CompleteOptions, GenerateOptions, Input, TokenizeOptions
 from treadle.retry import DEFAULT_RETRY, NO_RETRY, Attempts, RetryPolicy
@@ -27,8 +29,9 @@ P = TypeVar("P")
 class Client:
     """A connection to a Treadle server, for any number of calls from any number of threads.
 
-    Every method takes `timeout`, the most seconds it may last in all, and raises TreadleError. What the server did not
-    begin because it could not be reached or was too busy is tried again, as `retry` says.
+    Every method takes `timeout`, the most seconds it may last in all, and raises TreadleError; ClientClosed after
+    `close`. What the server did not begin because it could not be reached or was too busy is tried again, as `retry`
+    says.
     """
 
     def __init__(
@@ -48,11 +51,13 @@ class Client:
             self._channel = grpc.insecure_channel(target, connection.options())
         else:
             self._channel = grpc.secure_channel(target, tls.credentials(), connection.options())
+        self._is_closed = False
         self._stub = GenerationServiceStub(self._channel)
         self._health = HealthStub(self._channel)
 
     def close(self) -> None:
-        """Ends all calls and the connection."""
+        """Ends all calls, whose callers get Cancelled, and the connection."""
+        self._is_closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -68,7 +73,8 @@ class Client:
         request = requests.generate(prompt, **options)
 
         def start(remaining: float | None) -> ResponseCall:
-            return self._stub.Generate(request, timeout=remaining, metadata=self._metadata)
+            with self._unless_closed():
+                return self._stub.Generate(request, timeout=remaining, metadata=self._metadata)
 
         return GenerationStream(start, Attempts(self._retry, timeout), requests.generations(request))
 
@@ -79,7 +85,7 @@ class Client:
         request = requests.complete(prompt, **options)
         if requests.generations(request.generate) > 1:
             raise TypeError("n is above 1: use complete_all")
-        return from_wire.completions(self._answer(self._stub.Complete, request, timeout), 1)[0]
+        return self._completions(request, 1, timeout)[0]
 
     def complete_all(
         self,
@@ -92,46 +98,58 @@ class Client:
         """All `n` completions of the prompt, chat or token ids, or of each of the `inputs`, by input and index."""
         request = requests.complete(prompt, inputs, **options)
         expected = requests.generations(request.generate) * (1 if inputs is None else len(inputs))
-        return from_wire.completions(self._answer(self._stub.Complete, request, timeout), expected)
+        return self._completions(request, expected, timeout)
 
     def tokenize(
         self, text: str | None = None, *, timeout: float | None = None, **options: Unpack[TokenizeOptions]
     ) -> Tokenization:
         """The tokens of a prompt or, through the model's template, of `chat=[...]`."""
         request = requests.tokenize(text, **options)
-        return from_wire.tokenization(self._answer(self._stub.Tokenize, request, timeout))
+        return from_wire.tokenization(self._ask(self._stub.Tokenize, request, timeout))
 
     def detokenize(
         self, token_ids: Sequence[int], *, keep_special_tokens: bool = False, timeout: float | None = None
     ) -> str:
         """The text of token ids."""
         request = requests.detokenize(token_ids, keep_special_tokens)
-        return self._answer(self._stub.Detokenize, request, timeout).text
+        return self._ask(self._stub.Detokenize, request, timeout).text
 
     def model(self, *, timeout: float | None = None) -> ModelInfo:
         """The model that is served, what it can do, its limits and its defaults."""
-        return from_wire.model_info(self._answer(self._stub.GetModel, pb.GetModelRequest(), timeout))
+        return from_wire.model_info(self._ask(self._stub.GetModel, pb.GetModelRequest(), timeout))
 
     def load(self, *, timeout: float | None = None) -> Load:
         """How busy the server is now."""
-        return from_wire.load(self._answer(self._stub.GetLoad, pb.GetLoadRequest(), timeout))
+        return from_wire.load(self._ask(self._stub.GetLoad, pb.GetLoadRequest(), timeout))
 
     def health(self, service: str = "", *, timeout: float | None = None) -> Health:
         """Whether the server serves: "" asks for all of it, "liveness" for whether it makes progress. Not retried."""
         request = health_pb2.HealthCheckRequest(service=service)
-        return from_wire.health(self._answer(self._health.Check, request, timeout, NO_RETRY))
+        return from_wire.health(self._answer(self._health.Check, request, Attempts(NO_RETRY, timeout)))
 
-    def _answer(
-        self,
-        method: "grpc.UnaryUnaryMultiCallable[Q, P]",
-        request: Q,
-        timeout: float | None,
-        retry: RetryPolicy | None = None,
-    ) -> P:
-        attempts = Attempts(retry or self._retry, timeout)
+    def _completions(self, request: pb.CompleteRequest, expected: int, timeout: float | None) -> tuple[Completion, ...]:
+        attempts = Attempts(self._retry, timeout, refusals_only=True)
+        return from_wire.completions(self._answer(self._stub.Complete, request, attempts), expected)
+
+    def _ask(self, method: "grpc.UnaryUnaryMultiCallable[Q, P]", request: Q, timeout: float | None) -> P:
+        """For what costs the server little."""
+        return self._answer(method, request, Attempts(self._retry, timeout))
+
+    def _answer(self, method: "grpc.UnaryUnaryMultiCallable[Q, P]", request: Q, attempts: Attempts) -> P:
         while True:
             try:
-                return method(request, timeout=attempts.begin(), metadata=self._metadata)
+                with self._unless_closed():
+                    return method(request, timeout=attempts.begin(), metadata=self._metadata)
             except grpc.RpcError as error:
                 pause = attempts.pause_after(error_from(error))
             time.sleep(pause)
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Asks afterwards, since another thread may close the client at any moment."""
+        try:
+            yield
+        except ValueError as error:  # what gRPC raises for a closed channel, among other things
+            if self._is_closed:
+                raise ClientClosed from error
+            raise

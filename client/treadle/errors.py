@@ -16,7 +16,8 @@ class TreadleError(Exception):
     """Base of every error of this package; `str()` of it is one readable line.
 
     `code` is the name of the gRPC status, `reason` the server's machine-readable one (google.rpc.ErrorInfo) where it
-    gave one, `request_id` the request's id where it is known.
+    gave one, `request_id` the request's id where it is known. `is_refusal` says that there is no work for it: the
+    server refused the call before it began or gave it up as it shut down, or could not be reached at all.
     """
 
     def __init__(
@@ -28,9 +29,11 @@ class TreadleError(Exception):
         request_id: str | None = None,
         violations: tuple[Violation, ...] = (),
         retry_after: float | None = None,
+        is_refusal: bool = False,
     ) -> None:
         super().__init__(message)
         self.message, self.code, self.reason, self.request_id = message, code, reason, request_id
+        self.is_refusal = is_refusal
         self.violations = violations
         """The fields to blame; empty unless this is an InvalidRequest."""
         self.retry_after = retry_after
@@ -71,6 +74,13 @@ class DeadlineExceeded(TreadleError):
 
 class Cancelled(TreadleError):
     """The call was cancelled, here or on its way."""
+
+
+class ClientClosed(TreadleError):
+    """The client was closed before the call."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed")
 
 
 class NotAllowed(TreadleError):

@@ -61,6 +61,8 @@ class TokenLogprob:
     token_id: int
     logprob: float
     """Natural logarithm of its probability; -infinity where it had none."""
+    text: str
+    """Its text by itself, special tokens kept."""
     rank: int
     """Its place among all tokens by probability; 1 is the most probable."""
     alternatives: tuple[Alternative, ...] = ()

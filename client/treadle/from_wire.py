@@ -93,6 +93,7 @@ def logprobs(messages: Iterable[pb.TokenLogprob]) -> tuple[TokenLogprob, ...]:
         TokenLogprob(
             token_id=message.token_id,
             logprob=message.logprob,
+            text=message.text,
             rank=message.rank,
             alternatives=tuple(Alternative(each.token_id, each.logprob, each.text) for each in message.alternatives),
         )
@@ -219,6 +220,8 @@ def limits(message: pb.Limits) -> Limits:
         max_constraint_bytes=message.max_constraint_bytes,
         max_template_bytes=message.max_template_bytes,
         max_tool_bytes=message.max_tool_bytes,
+        max_text_bytes=message.max_text_bytes,
+        max_chat_messages=message.max_chat_messages,
     )
 
 

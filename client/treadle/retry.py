@@ -1,7 +1,14 @@
 """When a call that failed is made again.
 
-Only before its first event, only when the server did not do the work (UNAVAILABLE, RESOURCE_EXHAUSTED), with
-exponential backoff, never earlier than the server asks, and within the call's timeout.
+With exponential backoff, never earlier than the server asks, and within the call's timeout. Which failures are worth
+it is a matter of what the call costs:
+
+- A stream, before its first event, and a question that the server answers at once: where the server is UNAVAILABLE or
+  has too much to do (RESOURCE_EXHAUSTED), for whatever cause. A stream tells when its work begins.
+- A completion, which tells nothing before its end: only where the error is a refusal, so that no work is done twice.
+  Treadle's server says so by its reason; that no connection could be made is known by gRPC's message alone
+  (`statuses.NO_CONNECTION`). A connection that breaks while the server works, or what a proxy says of a server behind
+  it, ends a completion.
 """
 
 import random
@@ -36,11 +43,11 @@ NO_RETRY = RetryPolicy(max_attempts=1)
 class Attempts:
     """The attempts at one call."""
 
-    def __init__(self, policy: RetryPolicy, timeout: float | None) -> None:
-        self._policy = policy
+    def __init__(self, policy: RetryPolicy, timeout: float | None, *, refusals_only: bool = False) -> None:
+        self._policy, self._refusals_only = policy, refusals_only
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._made = 0
-        self._refusal: TreadleError | None = None
+        self._failure: TreadleError | None = None
 
     def begin(self) -> float | None:
         """Counts an attempt; the seconds it may take, None without a limit."""
@@ -49,18 +56,21 @@ class Attempts:
 
     def pause_after(self, error: TreadleError) -> float:
         """The seconds to wait before the next attempt. Raises the error that the caller should see if none is due."""
-        if isinstance(error, DuplicateRequestId) and self._refusal is not None:
+        if isinstance(error, DuplicateRequestId) and self._failure is not None and not self._failure.is_refusal:
             # An earlier attempt of this very call still holds the id: its connection broke and the server is about to
             # cancel it. Should it never let go, what broke the connection says more than the id.
-            refusal = self._refusal
-        elif isinstance(error, Unavailable | Overloaded):
-            refusal = self._refusal = error
+            failure = self._failure
+        elif self._is_worth_another(error):
+            failure = self._failure = error
         else:
             raise error
         pause = self._pause(error.retry_after or 0.0)
         if pause is None:
-            raise refusal
+            raise failure
         return pause
+
+    def _is_worth_another(self, error: TreadleError) -> bool:
+        return error.is_refusal if self._refusals_only else isinstance(error, Unavailable | Overloaded)
 
     def _pause(self, asked: float) -> float | None:
         policy = self._policy

@@ -59,6 +59,9 @@ class Limits:
     max_constraint_bytes: int
     max_template_bytes: int
     max_tool_bytes: int
+    max_text_bytes: int
+    """Most bytes of UTF-8 in a prompt, and in a chat put into text."""
+    max_chat_messages: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,13 @@ ERRORS_BY_CODE: dict[grpc.StatusCode, type[TreadleError]] = {
     grpc.StatusCode.NOT_FOUND: NotSupported,
     grpc.StatusCode.UNIMPLEMENTED: NotSupported,
 }
+DOMAIN = "treadle"
+REFUSALS = frozenset({"NOT_READY", "DRAINING", "QUEUE_FULL", "TOO_MANY_OPEN_CALLS", "TOO_MANY_OPEN_BYTES"})
+"""Reasons of a Treadle server that takes no work now. DRAINING is also that of work that a server which shuts down did
+not finish in time, and which is lost."""
+NO_CONNECTION = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed ")
+"""How gRPC's message begins where it had no connection to put the call on. A connection that breaks under a call has
+other messages. gRPC promises no wording: another one would only mean that such a call is not made again."""
 ERRORS_BY_REASON: dict[str, type[TreadleError]] = {"SLOW_READER": SlowReader, "MESSAGE_TOO_LARGE": MessageTooLarge}
 
 
@@ -54,6 +61,8 @@ ERRORS_BY_REASON: dict[str, type[TreadleError]] = {"SLOW_READER": SlowReader, "M
 class Details:
     """What a status carries beyond its code and message."""
 
+    domain: str | None = None
+    """Whose the reason is."""
     reason: str | None = None
     violations: tuple[Violation, ...] = ()
     retry_after: float | None = None
@@ -72,6 +81,7 @@ def error_from(call: grpc.RpcError) -> TreadleError:
         request_id=request_id if isinstance(request_id, str) else None,
         violations=details.violations,
         retry_after=details.retry_after,
+        is_refusal=_is_refusal(call.code(), message, details),
     )
 
 
@@ -84,6 +94,12 @@ def _error_type(code: grpc.StatusCode, message: str, reason: str | None) -> type
     return ERRORS_BY_CODE.get(code, ServerError)
 
 
+def _is_refusal(code: grpc.StatusCode, message: str, details: Details) -> bool:
+    if details.reason is not None:
+        return details.domain == DOMAIN and details.reason in REFUSALS
+    return code is grpc.StatusCode.UNAVAILABLE and message.startswith(NO_CONNECTION)
+
+
 def _details(encoded: str | bytes | None) -> Details:
     if not isinstance(encoded, bytes):
         return Details()
@@ -94,7 +110,7 @@ def _details(encoded: str | bytes | None) -> Details:
 
 
 def _read(details: Iterable[Any]) -> Details:
-    reason, violations, retry_after = None, [], None
+    domain, reason, violations, retry_after = None, None, [], None
     info, bad_request, retry = (
         error_details_pb2.ErrorInfo(),
         error_details_pb2.BadRequest(),
@@ -102,9 +118,9 @@ def _read(details: Iterable[Any]) -> Details:
     )
     for detail in details:
         if detail.Unpack(info):
-            reason = info.reason
+            domain, reason = info.domain, info.reason
         elif detail.Unpack(bad_request):
             violations += [Violation(each.field, each.description) for each in bad_request.field_violations]
         elif detail.Unpack(retry):
             retry_after = seconds(retry.retry_delay)
-    return Details(reason, tuple(violations), retry_after)
+    return Details(domain, reason, tuple(violations), retry_after)

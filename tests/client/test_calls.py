@@ -10,10 +10,23 @@ from treadle.v1 import generation_pb2 as pb
 
 from tests.client.callers import Caller
 from tests.client.requests.test_generate import every_option, expected
-from tests.client.scripted import RESULT, STARTED, ScriptedServer, answers, fails, of, reason, says, silent, tokens
+from tests.client.scripted import (
+    RESULT,
+    STARTED,
+    Script,
+    ScriptedServer,
+    answers,
+    fails,
+    of,
+    reason,
+    says,
+    silent,
+    tokens,
+)
 
 UNAVAILABLE = fails(grpc.StatusCode.UNAVAILABLE, "not now", reason("DRAINING"))
 FULL = fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", reason("QUEUE_FULL"))
+BROKEN = fails(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 DUPLICATE = fails(grpc.StatusCode.ALREADY_EXISTS, "in flight", reason("DUPLICATE_REQUEST_ID"))
 
 
@@ -130,9 +143,36 @@ def test_what_the_server_did_not_begin_is_tried_again(caller: Caller, server: Sc
     assert len(server.asked) == 3
 
 
-def test_a_completion_is_tried_again(caller: Caller, server: ScriptedServer) -> None:
-    server.play(UNAVAILABLE, answers("yes"))
+REFUSALS = ["NOT_READY", "DRAINING", "QUEUE_FULL", "TOO_MANY_OPEN_CALLS", "TOO_MANY_OPEN_BYTES"]
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_completion_that_the_server_refuses_for_now_is_tried_again(
+    caller: Caller, server: ScriptedServer, name: str
+) -> None:
+    server.play(fails(grpc.StatusCode.UNAVAILABLE, "not now", reason(name)), answers("yes"))
     assert caller.complete("hi").text == "yes"
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        fails(grpc.StatusCode.UNAVAILABLE, "upstream reset"),
+        fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests"),
+        fails(grpc.StatusCode.UNAVAILABLE, "dead", reason("ENGINE_DIED")),
+        fails(grpc.StatusCode.UNAVAILABLE, "no", error_details_pb2.ErrorInfo(domain="mesh", reason="QUEUE_FULL")),
+    ],
+    ids=["broken", "limited by a proxy", "engine died", "another's reason"],
+)
+def test_a_completion_whose_work_may_have_begun_is_not_tried_again(
+    caller: Caller, server: ScriptedServer, failure: Script
+) -> None:
+    server.play(failure, answers("twice"))
+    with pytest.raises(treadle.TreadleError) as raised:
+        caller.complete("hi")
+    assert not raised.value.is_refusal
+    assert len(server.asked) == 1
 
 
 def test_attempts_are_bounded_and_the_last_error_is_raised(caller: Caller, server: ScriptedServer) -> None:
@@ -226,13 +266,13 @@ def test_a_completion_without_a_result_raises(caller: Caller, server: ScriptedSe
 
 
 def test_an_earlier_attempt_still_in_flight_is_waited_out(caller: Caller, server: ScriptedServer) -> None:
-    server.play(UNAVAILABLE, DUPLICATE, answers("yes"))
+    server.play(BROKEN, DUPLICATE, answers("yes"))
     assert caller.generate("hi", request_id="mine")[1] == Tokens(0, (3,), "yes")
 
 
 def test_an_earlier_attempt_that_never_ends_surfaces_as_what_broke_it(caller: Caller, server: ScriptedServer) -> None:
-    server.play(UNAVAILABLE, DUPLICATE)
-    with pytest.raises(treadle.Unavailable, match="not now"):
+    server.play(BROKEN, DUPLICATE)
+    with pytest.raises(treadle.Unavailable, match="Socket closed"):
         caller.generate("hi", request_id="mine")
 
 

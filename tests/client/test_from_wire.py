@@ -33,6 +33,7 @@ WIRE_LOGPROBS = [
     pb.TokenLogprob(
         token_id=5,
         logprob=-0.5,
+        text="b",
         rank=2,
         alternatives=[
             pb.Alternative(token_id=6, logprob=-0.25, text="a"),
@@ -42,8 +43,8 @@ WIRE_LOGPROBS = [
     pb.TokenLogprob(token_id=7, logprob=-inf, rank=9),
 ]
 LOGPROBS = (
-    TokenLogprob(5, -0.5, 2, (Alternative(6, -0.25, "a"), Alternative(5, -0.5, "b"))),
-    TokenLogprob(7, -inf, 9, ()),
+    TokenLogprob(5, -0.5, "b", 2, (Alternative(6, -0.25, "a"), Alternative(5, -0.5, "b"))),
+    TokenLogprob(7, -inf, "", 9, ()),
 )
 WIRE_RESULT = pb.Result(
     finish_reason=pb.FINISH_REASON_STOP_TOKEN,

@@ -57,6 +57,34 @@ def test_no_attempts_at_all_is_refused() -> None:
         RetryPolicy(max_attempts=0)
 
 
+REFUSAL = treadle.Unavailable("not now", is_refusal=True)
+BROKEN = treadle.Unavailable("Socket closed")
+
+
+@pytest.mark.parametrize("refusals_only", [True, False])
+def test_a_refusal_is_worth_another_attempt_whatever_the_call_costs(refusals_only: bool) -> None:
+    attempts = Attempts(RetryPolicy(initial_backoff=1, jitter=0), None, refusals_only=refusals_only)
+    attempts.begin()
+    assert attempts.pause_after(REFUSAL) == 1
+
+
+@pytest.mark.parametrize("error", [BROKEN, treadle.Overloaded("too many requests")])
+def test_what_may_have_been_begun_is_not_begun_again_where_only_refusals_count(error: treadle.TreadleError) -> None:
+    attempts = Attempts(RetryPolicy(), None, refusals_only=True)
+    attempts.begin()
+    with pytest.raises(type(error)):
+        attempts.pause_after(error)
+
+
+def test_a_duplicate_after_a_refusal_is_the_callers() -> None:
+    attempts = Attempts(RetryPolicy(), None)
+    attempts.begin()
+    attempts.pause_after(REFUSAL)
+    attempts.begin()
+    with pytest.raises(treadle.DuplicateRequestId):
+        attempts.pause_after(treadle.DuplicateRequestId("in flight"))
+
+
 def test_a_duplicate_at_the_first_attempt_is_the_callers() -> None:
     attempts = Attempts(RetryPolicy(), None)
     attempts.begin()

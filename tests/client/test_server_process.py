@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -22,7 +23,11 @@ ONCE = RetryPolicy(max_attempts=1)
 @dataclass
 class ServerProcess:
     popen: "subprocess.Popen[str]"
-    address: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     @classmethod
     def start(cls, *flags: str) -> "ServerProcess":
@@ -35,7 +40,7 @@ class ServerProcess:
         for line in popen.stderr:
             logged = json.loads(line)
             if logged["event"].startswith("listening"):
-                return cls(popen, f"127.0.0.1:{logged['port']}")
+                return cls(popen, logged["port"])
         raise AssertionError("the server ended without listening")
 
     def stop(self) -> None:
@@ -46,10 +51,7 @@ class ServerProcess:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     server = ServerProcess.start()
-    deadline = time.monotonic() + PATIENCE
-    with Client(server.address) as client:
-        while client.health(timeout=PATIENCE) is not Health.SERVING and time.monotonic() < deadline:
-            time.sleep(0.05)
+    wait_until_serving(server.address)
     yield server.address
     server.stop()
 
@@ -60,11 +62,20 @@ def client(address: str) -> Iterator[Client]:
         yield client
 
 
-def wait_until_idle(client: Client) -> None:
+def wait_until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while client.load().running:
+    while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def wait_until_serving(address: str) -> None:
+    with Client(address) as client:
+        wait_until(lambda: client.health(timeout=PATIENCE) is Health.SERVING)
+
+
+def wait_until_idle(client: Client) -> None:
+    wait_until(lambda: client.load().running == 0)
 
 
 def test_stream_and_completion_are_the_same_generation(client: Client) -> None:
@@ -215,3 +226,64 @@ def test_every_question_has_an_answer_for_people_and_machines(address: str, flag
         assert expected in ended.out
         if flag:
             json.loads(ended.out)
+
+
+PATIENT = RetryPolicy(max_attempts=1000, initial_backoff=0.05, max_backoff=PATIENCE, multiplier=1.0)
+
+
+def complete(address: str, retry: RetryPolicy) -> str:
+    with Client(address, retry=retry) as client:
+        return client.complete("hello", ignore_eos=True, timeout=PATIENCE).text
+
+
+def complete_async(address: str, retry: RetryPolicy) -> str:
+    async def run() -> str:
+        async with AsyncClient(address, retry=retry) as client:
+            return (await client.complete("hello", ignore_eos=True, timeout=PATIENCE)).text
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("complete", [complete, complete_async])
+def test_a_completion_whose_server_dies_is_not_asked_of_the_one_that_follows(
+    complete: Callable[[str, RetryPolicy], str],
+) -> None:
+    server = ServerProcess.start()
+    wait_until_serving(server.address)
+    with ThreadPoolExecutor() as pool:
+        completion = pool.submit(complete, server.address, PATIENT)
+        with Client(server.address) as client:
+            wait_until(lambda: client.load().running == 1)
+        server.stop()
+        follower = ServerProcess.start(f"--port={server.port}")
+        try:
+            with pytest.raises(treadle.Unavailable) as raised:
+                completion.result(PATIENCE)
+        finally:
+            follower.stop()
+    assert not raised.value.is_refusal
+
+
+@pytest.mark.parametrize("complete", [complete, complete_async])
+def test_a_completion_asked_before_there_is_a_server_is_answered_once_there_is_one(
+    complete: Callable[[str, RetryPolicy], str],
+) -> None:
+    gone = ServerProcess.start()
+    gone.stop()
+    with pytest.raises(treadle.Unavailable) as raised:
+        complete(gone.address, ONCE)
+    assert raised.value.is_refusal
+    with ThreadPoolExecutor() as pool:
+        completion = pool.submit(complete, gone.address, PATIENT)
+        server = ServerProcess.start(f"--port={gone.port}")
+        try:
+            assert completion.result(PATIENCE)
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize("complete", [complete, complete_async])
+def test_a_name_that_nobody_knows_is_a_refusal(complete: Callable[[str, RetryPolicy], str]) -> None:
+    with pytest.raises(treadle.Unavailable) as raised:
+        complete("nobody.invalid:1", ONCE)
+    assert raised.value.is_refusal

@@ -8,6 +8,7 @@ from treadle.cli.arguments import Arguments
 from treadle.cli.printing import print_event, print_piece
 from treadle.errors import TreadleError
 from treadle.events import Content, Event, Prompt, Reasoning, Result, TokenLogprob, Tokens, ToolCallPart
+from treadle.requests import GenerateOptions
 from treadle.stream import GenerationStream
 
 
@@ -17,9 +18,7 @@ def answer(stream: GenerationStream, arguments: Arguments) -> str:
     However it is left, the server's work ends.
     """
     pieces: list[str] = []
-    options = arguments.options
-    is_parsed = "parse_tool_calls" in options or "parse_reasoning" in options
-    writer = JsonWriter() if arguments.json else TextWriter(has_headings=stream.n > 1, is_parsed=is_parsed)
+    writer = JsonWriter() if arguments.json else TextWriter(arguments.options, has_headings=stream.n > 1)
     with stream:
         try:
             for event in stream:
@@ -45,8 +44,8 @@ class JsonWriter:
 class TextWriter:
     """For people: one generation after the other. The events of a later one wait until those before it have ended."""
 
-    def __init__(self, *, has_headings: bool, is_parsed: bool) -> None:
-        self._has_headings, self._is_parsed = has_headings, is_parsed
+    def __init__(self, options: GenerateOptions, *, has_headings: bool) -> None:
+        self._options, self._has_headings = options, has_headings
         self._current = 0
         self._generation: GenerationWriter | None = None
         self._waiting: dict[int, list[Event]] = defaultdict(list)
@@ -65,7 +64,7 @@ class TextWriter:
         if self._generation is None:
             if self._has_headings:
                 print_piece(f"[{event.index}]\n")
-            self._generation = GenerationWriter(is_parsed=self._is_parsed)
+            self._generation = GenerationWriter(self._options)
         self._generation.write(event)
         if isinstance(event, Result):
             self._current += 1
@@ -75,10 +74,12 @@ class TextWriter:
 class GenerationWriter:
     """Writes one generation: where it is parsed, its content, reasoning and tool calls, else its text."""
 
-    def __init__(self, *, is_parsed: bool) -> None:
-        self._is_parsed = is_parsed
+    def __init__(self, options: GenerateOptions) -> None:
+        self._is_parsed = "parse_tool_calls" in options or "parse_reasoning" in options
+        self._echoes = "echo_prompt" in options
         self._line_is_open = False
         self._is_reasoning = False
+        self._prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self._logprobs: list[TokenLogprob] = []
 
     def write(self, event: Event) -> None:
@@ -87,11 +88,15 @@ class GenerationWriter:
                 self._logprobs += event.logprobs
                 if not self._is_parsed:
                     self._write_text(event.text)
-            case Prompt() | Content():
+            case Prompt():
+                self._prompt_logprobs = event.logprobs
+                if self._echoes:
+                    self._write_text(event.text)
+            case Content():
                 self._write_text(event.text)
             case Reasoning():
                 print_piece(event.text, sys.stderr)
-                self._is_reasoning = True
+                self._is_reasoning = self._is_reasoning or event.text != ""
             case ToolCallPart():
                 self._write_tool_call(event)
             case Result():
@@ -124,9 +129,10 @@ class GenerationWriter:
     def _end(self, result: Result) -> None:
         self._end_reasoning()
         print_piece("\n")
-        if self._logprobs:
-            for line in logprob_table.lines(self._logprobs):
-                print_piece(f"{line}\n")
+        for whose, logprobs in (("prompt", self._prompt_logprobs), ("output", self._logprobs)):
+            if logprobs:
+                for line in logprob_table.lines(whose, logprobs):
+                    print_piece(f"{line}\n")
         if result.satisfies_constraint is False:
             reason = result.finish_reason.value.replace("_", " ")
             print(f"treadle: the output is only the beginning of what was asked for: {reason}", file=sys.stderr)

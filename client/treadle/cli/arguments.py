@@ -26,6 +26,7 @@ class Arguments:
     text: str | None
     """The prompt, message or text; "-" stands for standard input, None for none given."""
     system: str | None
+    best_of: int | None
     options: GenerateOptions
 
 
@@ -38,6 +39,8 @@ def parse(argv: Sequence[str] | None) -> Arguments:
         check_token(given.token)
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    if hasattr(given, "usage") and not given.json:
+        parser.error("--usage goes with --json only")
     return Arguments(
         command=given.command,
         address=given.address,
@@ -47,6 +50,7 @@ def parse(argv: Sequence[str] | None) -> Arguments:
         json=given.json,
         text=getattr(given, "text", None),
         system=getattr(given, "system", None),
+        best_of=getattr(given, "best_of", None),
         options=generation_flags.options(given),
     )
 
@@ -63,14 +67,16 @@ def _parser() -> argparse.ArgumentParser:
 
     generate = _add(commands, "generate", "continue a prompt, streaming the text")
     generate.add_argument("text", metavar="PROMPT", help="the text to continue; - reads standard input as it is")
+    generation_flags.add_prompt(generate)
     generation_flags.add(generate)
+    generation_flags.add_best_of(generate)
     chat = _add(commands, "chat", "talk with the model, streaming its answers; Ctrl-C ends an answer, then the talk")
     chat.add_argument("text", metavar="MESSAGE", nargs="?", help="answer this and leave; - reads standard input")
-    chat.add_argument("--system", metavar="TEXT", help="the system message")
-    generation_flags.add_tools(chat)
+    generation_flags.add_chat(chat)
     generation_flags.add(chat)
     tokenize = _add(commands, "tokenize", "show a text as the model sees it")
     tokenize.add_argument("text", metavar="TEXT", help="- reads standard input as it is")
+    generation_flags.add_prompt(tokenize)
     _add(commands, "model", "describe the model that is served")
     _add(commands, "load", "say how busy the server is")
     _add(commands, "health", "say whether the server serves; exits with status 4 where it does not")

@@ -2,6 +2,7 @@
 
 from treadle.cli.answers import answer
 from treadle.cli.arguments import Arguments
+from treadle.cli.completions import write_completions
 from treadle.cli.conversation import Conversation, converse
 from treadle.cli.exit_status import ExitStatus
 from treadle.cli.printing import print_json, print_record
@@ -25,8 +26,11 @@ def run(arguments: Arguments) -> ExitStatus:
 
 
 def generate(client: Client, arguments: Arguments) -> ExitStatus:
-    stream = client.generate(_text(arguments), timeout=arguments.timeout, **arguments.options)
-    answer(stream, arguments)
+    text, timeout, options = _text(arguments), arguments.timeout, arguments.options
+    if arguments.best_of is None:
+        answer(client.generate(text, timeout=timeout, **options), arguments)
+    else:
+        write_completions(client.complete_all(text, timeout=timeout, best_of=arguments.best_of, **options), arguments)
     return ExitStatus.OK
 
 
@@ -38,7 +42,11 @@ def chat(client: Client, arguments: Arguments) -> ExitStatus:
 
 
 def tokenize(client: Client, arguments: Arguments) -> ExitStatus:
-    tokenization = client.tokenize(_text(arguments), timeout=arguments.timeout)
+    tokenization = client.tokenize(
+        _text(arguments),
+        timeout=arguments.timeout,
+        add_special_tokens=arguments.options.get("add_special_tokens"),
+    )
     if arguments.json:
         print_json({"token_ids": tokenization.token_ids, "tokens": tokenization.tokens})
     else:

@@ -38,6 +38,28 @@ def logit_bias(text: str) -> tuple[int, float]:
         raise ArgumentTypeError(f"is {text}: must be a token id, =, and a number") from error
 
 
+def token_ids(text: str) -> list[int]:
+    try:
+        ids = [int(word) for word in text.split()]
+    except ValueError:
+        ids = []
+    if not ids:
+        raise ArgumentTypeError(f"is {text!r}: must be token ids with spaces between them")
+    return ids
+
+
+def template(path: str) -> str:
+    return _read(path)
+
+
+def template_option(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ArgumentTypeError(f"is {text}: must be a name, =, and JSON: {error}") from error
+
+
 def _tool(entry: Any, where: str) -> Tool:
     try:
         return Tool(**entry.get("function", entry))

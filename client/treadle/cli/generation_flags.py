@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from treadle.cli import flag_values
 from treadle.constraint import Choice, JsonObject, Regex
-from treadle.requests import GenerateOptions, ToolCallFormat
+from treadle.requests import GenerateOptions, LogprobsOf, ToolCallFormat
 
 Group: TypeAlias = "argparse._ActionsContainer"
 ABSENT = argparse.SUPPRESS
@@ -19,15 +19,55 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_request(parser.add_argument_group("request"))
 
 
-def add_tools(parser: argparse.ArgumentParser) -> None:
+def add_chat(parser: argparse.ArgumentParser) -> None:
     """They go with a chat only."""
-    tools = parser.add_argument_group("tools")
-    tools.add_argument(
+    group = parser.add_argument_group("chat")
+    group.add_argument("--system", metavar="TEXT", help="the system message")
+    group.add_argument(
         "--tools",
         type=flag_values.tools,
         default=ABSENT,
         metavar="FILE",
         help="functions the model may call: a JSON list of names, descriptions and parameters",
+    )
+    group.add_argument(
+        "--template",
+        type=flag_values.template,
+        default=ABSENT,
+        metavar="FILE",
+        help="a Jinja template in place of the model's own, where the server allows it",
+    )
+    group.add_argument(
+        "--template-option",
+        action="append",
+        type=flag_values.template_option,
+        default=ABSENT,
+        dest="template_option_pairs",
+        metavar="NAME=JSON",
+        help="the value of this variable of the template, such as enable_thinking=false; repeatable",
+    )
+
+
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """They go with a text only."""
+    group = parser.add_argument_group("prompt")
+    group.add_argument(
+        "--no-special-tokens",
+        action="store_false",
+        default=ABSENT,
+        dest="add_special_tokens",
+        help="take the text without the special tokens that the tokenizer would add, such as a begin-of-text",
+    )
+
+
+def add_best_of(parser: argparse.ArgumentParser) -> None:
+    """It goes with what is answered once only."""
+    group = parser.add_argument_group("choosing")
+    group.add_argument(
+        "--best-of",
+        type=int,
+        metavar="N",
+        help="generate this many and write the --n most probable of them, best first, once all have ended",
     )
 
 
@@ -38,6 +78,10 @@ def options(given: argparse.Namespace) -> GenerateOptions:
             options[name] = getattr(given, name)  # type: ignore[literal-required] # from the TypedDict's own names
     if hasattr(given, "logit_bias_pairs"):
         options["logit_bias"] = dict(given.logit_bias_pairs)
+    if hasattr(given, "template_option_pairs"):
+        options["template_options"] = dict(given.template_option_pairs)
+    if hasattr(given, "logprobs_distribution"):
+        options["logprobs_of"] = LogprobsOf(given.logprobs_distribution)
     if hasattr(given, "choices"):
         options["constraint"] = Choice(given.choices)
     if hasattr(given, "tool_call_format"):
@@ -62,6 +106,15 @@ def _add_sampling(group: Group) -> None:
         dest="logit_bias_pairs",
         metavar="ID=VALUE",
         help="add VALUE to the logit of this token; repeatable",
+    )
+    group.add_argument(
+        "--forbid",
+        action="append",
+        type=flag_values.token_ids,
+        default=ABSENT,
+        dest="forbidden_sequences",
+        metavar='"ID ID ..."',
+        help="never write these tokens one after the other; repeatable",
     )
     _number(group, "--seed", int, "get the same tokens again")
     _number(group, "--n", int, "generate this many, written one after the other; a chat goes on from the first")
@@ -128,6 +181,14 @@ def _add_constraint(group: "argparse._ArgumentGroup") -> None:
 
 def _add_output(group: Group) -> None:
     _number(group, "--logprobs", int, "show how probable each token was, and this many alternatives")
+    _number(group, "--prompt-logprobs", int, "the same for the prompt")
+    group.add_argument(
+        "--logprobs-of",
+        choices=[each.value for each in LogprobsOf],
+        default=ABSENT,
+        dest="logprobs_distribution",
+        help="of the model's own distribution, or of the one that the token was drawn from",
+    )
     group.add_argument(
         "--tool-calls",
         choices=[each.value for each in ToolCallFormat],
@@ -137,6 +198,15 @@ def _add_output(group: Group) -> None:
     )
     _switch(group, "--reasoning", "parse_reasoning", "write what is between <think> and </think> to standard error")
     _switch(group, "--echo", "echo_prompt", "write the prompt before the text")
+    _switch(group, "--keep-special-tokens", "keep_special_tokens", "write special tokens, such as the end of sequence")
+    group.add_argument(
+        "--chunk-interval",
+        type=float,
+        default=ABSENT,
+        metavar="SECONDS",
+        help="get the text in larger pieces, this far apart at least",
+    )
+    _switch(group, "--usage", "usage", "count the tokens so far in every event; only with --json")
 
 
 def _add_request(group: Group) -> None:

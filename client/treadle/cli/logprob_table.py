@@ -5,14 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from treadle.events import TokenLogprob
 
-HEADING = f"{'token':>8}  {'':<16}  {'logprob':>9}  {'rank':>6}  alternatives"
 
-
-def lines(logprobs: Sequence[TokenLogprob]) -> Iterator[str]:
-    """A token's text is known where it is one of its own alternatives."""
-    yield HEADING
+def lines(whose: str, logprobs: Sequence[TokenLogprob]) -> Iterator[str]:
+    """`whose` heads the column of the tokens' texts."""
+    yield f"{'token':>8}  {whose:<16}  {'logprob':>9}  {'rank':>6}  alternatives"
     for each in logprobs:
-        text = next((_quote(other.text) for other in each.alternatives if other.token_id == each.token_id), "")
+        text = _quote(each.text)
         alternatives = ", ".join(f"{_quote(other.text)} {other.logprob:.4f}" for other in each.alternatives)
         yield f"{each.token_id:>8}  {text:<16}  {each.logprob:>9.4f}  {each.rank:>6}  {alternatives}".rstrip()
 

@@ -11,7 +11,7 @@ from math import inf
 from typing import TextIO
 
 from treadle.errors import TreadleError, Unavailable
-from treadle.events import Content, Event, Prompt, Reasoning, Result, Started, Tokens, ToolCallPart
+from treadle.events import Completion, Content, Event, Prompt, Reasoning, Result, Started, Tokens, ToolCallPart
 from treadle.server_info import Capabilities, Load, ModelInfo
 
 EVENT_NAMES: dict[type[Event], str] = {
@@ -35,6 +35,10 @@ def print_piece(text: str, file: TextIO | None = None) -> None:
 
 def print_event(event: Event) -> None:
     print_json({"event": EVENT_NAMES[type(event)], **asdict(event)})
+
+
+def print_completion(completion: Completion) -> None:
+    print_json({"event": "completion", **asdict(completion)})
 
 
 def print_record(record: ModelInfo | Load, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import treadle
-from treadle import GenerateOptions, Tool, ToolCallFormat
+from treadle import GenerateOptions, LogprobsOf, Tool, ToolCallFormat
 from treadle.cli.arguments import parse
 
 FLAGS_AND_OPTIONS: list[tuple[list[str], GenerateOptions]] = [
@@ -18,6 +18,7 @@ FLAGS_AND_OPTIONS: list[tuple[list[str], GenerateOptions]] = [
     (["--presence-penalty=-1"], {"presence_penalty": -1.0}),
     (["--frequency-penalty=2"], {"frequency_penalty": 2.0}),
     (["--logit-bias=3=-100", "--logit-bias", "4=0.5"], {"logit_bias": {3: -100.0, 4: 0.5}}),
+    (["--forbid=3", "--forbid", "4  5"], {"forbidden_sequences": [[3], [4, 5]]}),
     (["--seed=5"], {"seed": 5}),
     (["--n=2"], {"n": 2}),
     (["--max-new-tokens=2"], {"max_new_tokens": 2}),
@@ -33,6 +34,12 @@ FLAGS_AND_OPTIONS: list[tuple[list[str], GenerateOptions]] = [
     (["--regex=a|b"], {"constraint": treadle.Regex("a|b")}),
     (["--choice=yes", "--choice=no"], {"constraint": treadle.Choice(["yes", "no"])}),
     (["--logprobs=0"], {"logprobs": 0}),
+    (["--prompt-logprobs=2"], {"prompt_logprobs": 2}),
+    (["--logprobs-of=raw"], {"logprobs_of": LogprobsOf.RAW}),
+    (["--logprobs-of=processed"], {"logprobs_of": LogprobsOf.PROCESSED}),
+    (["--keep-special-tokens"], {"keep_special_tokens": True}),
+    (["--chunk-interval=0.5"], {"chunk_interval": 0.5}),
+    (["--json", "--usage"], {"usage": True}),
     (["--tool-calls=llama3_json"], {"parse_tool_calls": ToolCallFormat.LLAMA3_JSON}),
     (["--reasoning"], {"parse_reasoning": True}),
     (["--echo"], {"echo_prompt": True}),
@@ -58,6 +65,28 @@ def test_schemas_and_grammars_are_read_from_files(tmp_path: Path) -> None:
         "constraint": treadle.JsonSchema('{"const": "é"}')
     }
     assert parse(["generate", "hi", f"--grammar={grammar}"]).options == {"constraint": treadle.Grammar('start: "a"\n')}
+
+
+@pytest.mark.parametrize("command", ["generate", "tokenize"])
+def test_a_text_can_do_without_special_tokens(command: str) -> None:
+    assert parse([command, "hi", "--no-special-tokens"]).options == {"add_special_tokens": False}
+    assert parse([command, "hi"]).options == {}
+
+
+def test_a_chat_can_bring_its_template_and_values_for_it(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages }}\n")
+    flags = [f"--template={template}", "--template-option=thinking=false", "--template-option", 'where={"a": [1]}']
+    assert parse(["chat", *flags]).options == {
+        "template": "{{ messages }}\n",
+        "template_options": {"thinking": False, "where": {"a": [1]}},
+    }
+
+
+def test_the_best_of_several_is_asked_for_beside_the_options() -> None:
+    given = parse(["generate", "hi", "--best-of=3", "--n=2"])
+    assert (given.best_of, given.options) == (3, {"n": 2})
+    assert parse(["generate", "hi"]).best_of is None
 
 
 def test_tools_are_read_from_a_file_in_either_form(tmp_path: Path) -> None:
@@ -98,9 +127,32 @@ def test_a_file_that_is_no_list_of_tools_is_wrong_usage(
         (["--json-schema=/nowhere.json"], "cannot read /nowhere.json"),
         (["--tool-calls=morse"], "invalid choice: 'morse'"),
         (["--tools=/nowhere.json"], "unrecognized arguments"),
+        (["--template-option=a=1"], "unrecognized arguments"),
+        (["--logprobs-of=noise"], "invalid choice: 'noise'"),
+        (["--forbid=1,2"], "is '1,2': must be token ids with spaces between them"),
+        (["--forbid="], "is '': must be token ids"),
+        (["--usage"], "--usage goes with --json only"),
     ],
 )
 def test_a_wrong_flag_is_said_with_status_2(capsys: pytest.CaptureFixture[str], flags: list[str], reason: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(["generate", "hi", *flags])
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--template-option=a"], "is a: must be a name, =, and JSON"),
+        (["--template-option=a=yes"], "is a=yes: must be a name, =, and JSON"),
+        (["--template=/nowhere.jinja"], "cannot read /nowhere.jinja"),
+        (["--best-of=2"], "unrecognized arguments"),
+        (["--no-special-tokens"], "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_flag_of_a_chat_is_said_with_status_2(
+    capsys: pytest.CaptureFixture[str], flags: list[str], reason: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(["chat", "hi", *flags])
     assert reason in capsys.readouterr().err
