@@ -101,9 +101,9 @@ class Sampling:
         logit_bias: tuple[tuple[int, float], ...] = (),
         forbidden_sequences: tuple[tuple[int, ...], ...] = (),
     ) -> "Sampling":
-        """Fills what the client left unset; setting a filter without a temperature asks for sampling."""
+        """Fills what the client left unset; setting top_k or top_p without a temperature asks for sampling."""
         if temperature is None:
-            wants_sampling = any(chosen is not None for chosen in (top_k, top_p, min_p, typical_p))
+            wants_sampling = top_k is not None or top_p is not None
             temperature = defaults.sampled_temperature if wants_sampling else defaults.temperature
         return cls(
             temperature=temperature,
