@@ -95,7 +95,7 @@ def acceptable_choices(logits: list[float], draw: Draw) -> set[int] | None:
     for nudge in (-tolerance, 0, tolerance):
         masses = whole * ((np.cumsum(whole) - whole) < (draw.top_p + nudge) * whole.sum())
         for min_p_nudge in (-tolerance, 0, tolerance):
-            kept = masses * (masses >= (draw.min_p + min_p_nudge) * masses[0])
+            kept = masses * (masses >= min(draw.min_p + min_p_nudge, 1) * masses[0])
             for typical in typical_sets(kept, draw.typical_p, tolerance):
                 for uniform_nudge in (-tolerance, 0, tolerance):
                     above = np.flatnonzero(np.cumsum(typical) > (draw.uniform + uniform_nudge) * typical.sum())
