@@ -56,6 +56,11 @@ class BlockPool:
         """How many of these are cached: sharing them leaves as many fewer available."""
         return sum(block_id in self._cached for block_id in block_ids)
 
+    def held_by_these_alone(self, tables: Iterable[Iterable[int]]) -> set[int]:
+        """The blocks that nobody would hold if the holders of these tables gave them back."""
+        held = Counter(block_id for table in tables for block_id in table)
+        return {block_id for block_id, count in held.items() if count == self._holders[block_id]}
+
     def share(self, block_ids: Iterable[int]) -> None:
         """Takes blocks that `find` has found, for one more holder."""
         for block_id in block_ids:

@@ -73,6 +73,8 @@ class Draw:
     penalties: Penalties | None = None
     bias: LogitBias | None = None
     logprobs: LogprobsWanted | None = None
+    own_logprob: bool = False
+    """Whether the log-probability of the chosen token is told by the model's own distribution, `logprobs` apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class Drawn:
 
     token_id: int
     logprob: TokenLogprob | None = None
+    """Where the Draw asks for it."""
+    own_logprob: float | None = None
     """Where the Draw asks for it."""
 
 

@@ -6,7 +6,7 @@ preemption and decode are the same code.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -22,7 +22,7 @@ from server.engine.queue import RequestQueue
 from server.engine.sequence import Sequence
 from server.engine.step_budget import StepBudget
 from server.engine.tokenizer import Tokenizer
-from server.engine.waiting_line import WaitingLine
+from server.engine.waiting_line import Turn, WaitingLine
 
 log = structlog.stdlib.get_logger("treadle.engine")
 
@@ -112,19 +112,22 @@ class Scheduler:
     def admit_waiting(self) -> None:
         """Gives slots to the first in the line, while there are slots and KV blocks for all their known tokens.
 
-        Blocks that hold a beginning of those tokens already are shared; one whose next block is being computed by
-        another sequence lets others pass until it is there.
+        Blocks that hold a beginning of those tokens already are shared; one whose next block is being computed by a
+        sequence that comes before it lets others pass until the block is there. It waits for no later one, which
+        others in between could hold up.
         """
         if not self.waiting or (len(self.running) == self.max_slots and not self.preempt_lower_priority):
             return
-        coming = {key for seq in self.running.values() for key in self._coming_keys(seq)}
+        coming: dict[bytes, Turn] = {}
+        for seq in self.running.values():
+            self._note_coming(coming, seq)
         for seq in self.waiting:
-            if self._next_key(seq) in coming:
+            if self._waits_for_block(coming, seq):
                 continue
             if not self._make_way(seq):
                 return
             self._admit(seq)
-            coming.update(self._coming_keys(seq))
+            self._note_coming(coming, seq)
 
     def advance(self) -> None:
         """One step of the model: the next token for every sequence whose known tokens it completes."""
@@ -228,22 +231,39 @@ class Scheduler:
         self.running[slot] = seq
 
     def _make_way(self, seq: Sequence) -> bool:
-        """Whether the sequence can be admitted, once those of lower priority are preempted where that is allowed."""
-        while not self._can_admit(seq):
-            last = self._in_turn()[-1]
-            comes_before = self.waiting.turn(seq) < self.waiting.turn(last)
-            if not (self.preempt_lower_priority and comes_before and seq.request.priority > last.request.priority):
+        """Whether the sequence can be admitted, once those in its way are preempted where that is allowed.
+
+        None is preempted unless that makes way.
+        """
+        yielding: list[Sequence] = []
+        candidates = self._outranked(seq)
+        while not self._can_admit(seq, yielding):
+            if not candidates:
                 return False
-            self._preempt(last)
+            yielding.append(candidates.pop())
+        for lower in yielding:
+            self._preempt(lower)
         return True
 
-    def _can_admit(self, seq: Sequence) -> bool:
-        """Leaves each running sequence a block to grow into, so that an admission does not preempt at once."""
-        if len(self.running) == self.max_slots:
+    def _outranked(self, seq: Sequence) -> list[Sequence]:
+        """The running sequences that the waiting one may preempt, in turn."""
+        if not self.preempt_lower_priority:
+            return []
+        turn, priority = self.waiting.turn(seq), seq.request.priority
+        return [one for one in self._in_turn() if one.request.priority < priority and self.waiting.turn(one) > turn]
+
+    def _can_admit(self, seq: Sequence, without: Collection[Sequence]) -> bool:
+        """Whether there would be a slot and blocks if the sequences `without` were preempted.
+
+        Leaves each running sequence a block to grow into, so that an admission does not preempt at once.
+        """
+        staying = len(self.running) - len(without)
+        if staying == self.max_slots:
             return False
         shared = self._find_prefix(seq)
         new = self.pool.blocks_for(len(seq.token_ids)) - len(shared)
-        return new + self.pool.unheld_count(shared) + len(self.running) <= self.pool.available_count
+        freed = self.pool.held_by_these_alone(one.block_ids for one in without).difference(shared)
+        return new + self.pool.unheld_count(shared) + staying <= self.pool.available_count + len(freed)
 
     def _shareable_keys(self, seq: Sequence) -> list[bytes]:
         return seq.block_keys(seq.shareable_count // self.pool.block_size) if self.prefix_cache else []
@@ -251,6 +271,16 @@ class Scheduler:
     def _find_prefix(self, seq: Sequence) -> list[int]:
         """Blocks that hold a beginning of the known tokens."""
         return self.pool.find(self._shareable_keys(seq))
+
+    def _note_coming(self, coming: dict[bytes, Turn], seq: Sequence) -> None:
+        """Notes the blocks that the running sequence is about to compute, each by the first in turn that does."""
+        turn = self.waiting.turn(seq)
+        for key in self._coming_keys(seq):
+            coming[key] = min(turn, coming.get(key, turn))
+
+    def _waits_for_block(self, coming: Mapping[bytes, Turn], seq: Sequence) -> bool:
+        key = self._next_key(seq)
+        return key is not None and key in coming and coming[key] < self.waiting.turn(seq)
 
     def _next_key(self, seq: Sequence) -> bytes | None:
         """Of the first block that the sequence could share if another held it."""

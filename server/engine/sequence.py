@@ -8,7 +8,6 @@ from server.engine.plan import (
     Draw,
     Drawn,
     LogitBias,
-    LogprobsWanted,
     Penalties,
     PromptLogprobsWanted,
     TokenLogprob,
@@ -107,7 +106,8 @@ class Sequence:
             typical_p=sampling.typical_p,
             penalties=self._penalties(),
             bias=self._bias,
-            logprobs=LogprobsWanted(0, processed=False) if self._needs_own_logprobs else self.request.logprobs,
+            logprobs=self.request.logprobs,
+            own_logprob=self.request.wants_mean_logprob,
         )
 
     def _completing_tokens(self) -> set[int]:
@@ -117,10 +117,6 @@ class Sequence:
             return set()
         longest = max(len(run) for run in forbidden)
         return completing_tokens(forbidden, self.token_ids[max(self.prompt_count, len(self.token_ids) - longest) :])
-
-    @property
-    def _needs_own_logprobs(self) -> bool:
-        return self.request.wants_mean_logprob and self.request.logprobs is None
 
     def _penalties(self) -> Penalties | None:
         if self._history is None:
@@ -163,9 +159,9 @@ class Sequence:
         if self._history is not None:
             self._history.append(token_id)
         if drawn.logprob is not None:
-            self._logprob_sum += drawn.logprob.logprob
-            if not self._needs_own_logprobs:
-                self._unsent_logprobs.append(drawn.logprob)
+            self._unsent_logprobs.append(drawn.logprob)
+        if drawn.own_logprob is not None:
+            self._logprob_sum += drawn.own_logprob
         if self._is_text(token_id):
             if self._constraint is not None and token_id not in self._end_token_ids:
                 self._constraint.advance(token_id)

@@ -10,6 +10,8 @@ import torch
 
 from server.engine.plan import Draw
 
+LARGEST = torch.finfo(torch.float32).max
+
 
 def process_logits(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
     """Changes float32 logits `[rows, vocabulary]` in place, in the order that Draw says."""
@@ -35,9 +37,11 @@ def _penalise(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
     repetition = spread([penalties.repetition for _, penalties in penalised])
     frequency = spread([penalties.frequency for _, penalties in penalised])
     presence = spread([penalties.presence for _, penalties in penalised])
-    seen = logits[rows, token_ids]
+    seen = logits[rows, token_ids].double()
     seen = torch.where(seen > 0, seen / repetition, seen * repetition)
-    logits[rows, token_ids] = seen - counts * frequency - (counts > 0) * presence
+    seen = seen - counts * frequency - (counts > 0) * presence
+    # A repetition penalty near 0 would make an infinite logit of a large one.
+    logits[rows, token_ids] = seen.clamp(-LARGEST, LARGEST).float()
 
 
 def _add_bias(logits: torch.Tensor, draws: Sequence[Draw]) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import torch
 
 from server.engine.plan import Alternative, TokenLogprob
-from server.model.token_order import most_probable, order_keys
+from server.model.distribution import Distribution
+from server.model.token_order import most_probable, rank_of
 
-ROWS_AT_ONCE = 64
-"""A prompt's rows are many, and each takes several times its logits' memory."""
+ROWS_AT_ONCE = 16
+"""A prompt's rows are many, and each takes several times its logits' memory; a few at once stay in the CPU's caches."""
 
 
 def logprobs_by_logits(
@@ -19,7 +20,7 @@ def logprobs_by_logits(
 ) -> list[TokenLogprob]:
     """Of one token in each row of float32 logits `[rows, vocabulary]`, with the row's number of alternatives.
 
-    The distribution is the softmax of the row; logits may be -inf, but not that of the row's token.
+    The distribution is the softmax of the row; logits may be -inf, but not that of the row's token, and none is NaN.
     """
     found = []
     for start in range(0, len(token_ids), ROWS_AT_ONCE):
@@ -31,20 +32,18 @@ def logprobs_by_logits(
 def _logprobs_by_logits(
     logits: torch.Tensor, token_ids: Sequence[int], alternatives: Sequence[int]
 ) -> list[TokenLogprob]:
-    keys = order_keys(logits)
     chosen = torch.tensor(token_ids, device=logits.device)[:, None]
-    ranks = (keys > keys.gather(-1, chosen)).sum(-1) + 1
     exact = logits.double()
     highest = exact.amax(-1, keepdim=True)
     log_total = highest + (exact - highest).exp().cumsum(-1)[:, -1:].log()
     count = min(max(alternatives), logits.shape[-1])
-    best = most_probable(keys, count) if count else chosen[:, :0]
+    best = most_probable(logits, count) if count else chosen[:, :0]
     return [
         TokenLogprob(token_id, logprob, rank, _alternatives(ids[:wanted], values[:wanted]))
         for token_id, logprob, rank, ids, values, wanted in zip(
             token_ids,
             (exact.gather(-1, chosen) - log_total)[:, 0].tolist(),
-            ranks.tolist(),
+            rank_of(logits, chosen[:, 0]).tolist(),
             best.tolist(),
             (exact.gather(-1, best) - log_total).tolist(),
             alternatives,
@@ -53,22 +52,32 @@ def _logprobs_by_logits(
     ]
 
 
-def logprobs_by_masses(
-    ordered: torch.Tensor, masses: torch.Tensor, token_ids: Sequence[int], alternatives: Sequence[int]
+def logprobs_by_distribution(
+    distribution: Distribution, token_ids: Sequence[int], alternatives: Sequence[int]
 ) -> list[TokenLogprob]:
-    """Of one token in each row of masses `[rows, kept]`, which are of the tokens `ordered` alike, in falling order.
-
-    A mass of 0 is that of a token that was filtered out.
-    """
-    logs = (masses / masses.cumsum(-1)[:, -1:]).log()
-    found = []
-    for token_id, ids, values, wanted in zip(token_ids, ordered.tolist(), logs.tolist(), alternatives, strict=True):
-        kept = [(i, value) for i, value in zip(ids, values, strict=True) if value != float("-inf")]
-        rank = [i for i, _ in kept].index(token_id) + 1
-        told = kept[:wanted]
-        best = _alternatives([i for i, _ in told], [value for _, value in told])
-        found.append(TokenLogprob(token_id, kept[rank - 1][1], rank, best))
-    return found
+    """Of one token in each row of the distribution, which was drawn from it, as above."""
+    masses = distribution.masses
+    chosen = torch.tensor(token_ids, device=masses.device)[:, None]
+    place = (distribution.ordered == chosen).int().argmax(-1, keepdim=True)
+    ranks = (masses > 0).cumsum(-1)
+    # The kept candidate of rank r is the first where r are kept; past the last where there are fewer.
+    wanted_ranks = torch.arange(1, max(alternatives, default=0) + 1, device=masses.device)
+    best = torch.searchsorted(ranks, wanted_ranks.expand(len(token_ids), -1).contiguous())
+    is_kept = best < masses.shape[-1]
+    best = best.clamp(max=masses.shape[-1] - 1)
+    best_logprobs = (masses.gather(-1, best) / distribution.totals).log().masked_fill(~is_kept, float("-inf"))
+    return [
+        TokenLogprob(token_id, logprob, rank, _alternatives(ids[:wanted], values[:wanted]))
+        for token_id, logprob, rank, ids, values, wanted in zip(
+            token_ids,
+            (masses.gather(-1, place) / distribution.totals).log()[:, 0].tolist(),
+            ranks.gather(-1, place)[:, 0].tolist(),
+            distribution.ordered.gather(-1, best).tolist(),
+            best_logprobs.tolist(),
+            alternatives,
+            strict=True,
+        )
+    ]
 
 
 def _alternatives(token_ids: Sequence[int], logprobs: Sequence[float]) -> tuple[Alternative, ...]:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 
 from server.engine.plan import Draw, Drawn, Fault, TokenLogprob
-from server.model.distribution import Distribution
+from server.model.distribution import Distribution, distributions
 from server.model.logit_processing import process_logits
-from server.model.logprobs import logprobs_by_logits, logprobs_by_masses
+from server.model.logprobs import logprobs_by_distribution, logprobs_by_logits
 
 
 def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn | Fault]:
@@ -20,51 +20,70 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn | Fau
     `logits` is overwritten.
     """
     logits = logits.float()
-    finite = (logits.amax(-1).isfinite() & logits.amin(-1).isfinite()).tolist()
-    tell_own = [i for i, draw in enumerate(draws) if draw.logprobs is not None and not draw.logprobs.processed]
-    own_logits = logits[tell_own]
+    finite: list[bool] = (logits.amax(-1).isfinite() & logits.amin(-1).isfinite()).tolist()
+    own_wanted = [i for i, draw in enumerate(draws) if finite[i] and _tells_own(draw)]
+    own_logits = logits[own_wanted]
     process_logits(logits, draws)
     highest, choices = logits.max(-1)
-    possible = highest.isfinite().tolist()
-    distributions = _distributions(logits, draws, [a and b for a, b in zip(finite, possible, strict=True)])
-    for rows, distribution in distributions:
+    possible: list[bool] = highest.isfinite().tolist()
+    can_be_drawn = [a and b for a, b in zip(finite, possible, strict=True)]
+    sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0 and can_be_drawn[i]]
+    parts = distributions(logits, draws, sampled)
+    for rows, distribution in parts:
         choices[rows] = distribution.tokens_at([draws[i].uniform for i in rows])
     token_ids: list[int] = choices.tolist()
 
-    logprobs: dict[int, TokenLogprob] = {}
-    tell_processed = [i for i, draw in enumerate(draws) if draw.logprobs is not None and draw.logprobs.processed]
-    for rows, of_logits in ((tell_own, own_logits), (tell_processed, logits[tell_processed])):
-        found = logprobs_by_logits(of_logits, [token_ids[i] for i in rows], [_alternatives(draws[i]) for i in rows])
-        logprobs.update(zip(rows, found, strict=True))
-    for rows, distribution in distributions:
-        told = [k for k, i in enumerate(rows) if i in tell_processed]
-        found = logprobs_by_masses(
-            distribution.ordered[told],
-            distribution.masses[told],
-            [token_ids[rows[k]] for k in told],
-            [_alternatives(draws[rows[k]]) for k in told],
-        )
-        logprobs.update(zip([rows[k] for k in told], found, strict=True))
-    return [_outcome(token_id, logprobs.get(i), finite[i], possible[i]) for i, token_id in enumerate(token_ids)]
+    own = _by_logits(own_logits, own_wanted, token_ids, draws)
+    greedy = [i for i, draw in enumerate(draws) if draw.temperature == 0 and can_be_drawn[i] and _tells_processed(draw)]
+    processed = _by_logits(logits[greedy], greedy, token_ids, draws)
+    for rows, distribution in parts:
+        processed |= _by_distribution(distribution, rows, token_ids, draws)
+    return [
+        _outcome(token_ids[i], draw, own.get(i), processed.get(i), finite[i], possible[i])
+        for i, draw in enumerate(draws)
+    ]
 
 
-def _distributions(
-    logits: torch.Tensor, draws: Sequence[Draw], can_be_drawn: Sequence[bool]
-) -> list[tuple[list[int], Distribution]]:
-    """Of the rows that are sampled, with the rows.
+def _tells_processed(draw: Draw) -> bool:
+    return draw.logprobs is not None and draw.logprobs.processed
 
-    Apart, so that a row that keeps few tokens does not pay for the sorting of one that keeps all.
-    """
-    sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0 and can_be_drawn[i]]
-    few, all_ = [i for i in sampled if draws[i].top_k], [i for i in sampled if not draws[i].top_k]
-    return [(rows, Distribution.of(logits[rows], [draws[i] for i in rows])) for rows in (few, all_) if rows]
+
+def _tells_own(draw: Draw) -> bool:
+    return draw.own_logprob or (draw.logprobs is not None and not draw.logprobs.processed)
 
 
 def _alternatives(draw: Draw) -> int:
     return 0 if draw.logprobs is None else draw.logprobs.alternatives
 
 
-def _outcome(token_id: int, logprob: TokenLogprob | None, finite: bool, possible: bool) -> Drawn | Fault:
+def _by_logits(
+    logits: torch.Tensor, rows: Sequence[int], token_ids: Sequence[int], draws: Sequence[Draw]
+) -> dict[int, TokenLogprob]:
+    """By row, of the logits of these rows."""
+    found = logprobs_by_logits(logits, [token_ids[i] for i in rows], [_alternatives(draws[i]) for i in rows])
+    return dict(zip(rows, found, strict=True))
+
+
+def _by_distribution(
+    distribution: Distribution, rows: Sequence[int], token_ids: Sequence[int], draws: Sequence[Draw]
+) -> dict[int, TokenLogprob]:
+    """By row, of those of the distribution's rows that ask."""
+    asking = [k for k, i in enumerate(rows) if _tells_processed(draws[i])]
+    if not asking:
+        return {}
+    told = [rows[k] for k in asking]
+    found = logprobs_by_distribution(
+        distribution.rows(asking), [token_ids[i] for i in told], [_alternatives(draws[i]) for i in told]
+    )
+    return dict(zip(told, found, strict=True))
+
+
+def _outcome(
+    token_id: int, draw: Draw, own: TokenLogprob | None, processed: TokenLogprob | None, finite: bool, possible: bool
+) -> Drawn | Fault:
     if not finite:
         return Fault("its logits are not finite")
-    return Drawn(token_id, logprob) if possible else Fault("every token is forbidden", by_request=True)
+    if not possible:
+        return Fault("every token is forbidden", by_request=True)
+    told = None if draw.logprobs is None else processed if draw.logprobs.processed else own
+    return Drawn(token_id, told, own.logprob if draw.own_logprob and own is not None else None)

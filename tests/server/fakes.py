@@ -10,7 +10,18 @@ from server.engine.chat import Chat
 from server.engine.constraint import Choice, Constraint, ConstraintSource
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
-from server.engine.plan import Draw, Drawn, Fault, Span, StepOutcome, StepPlan
+from server.engine.plan import (
+    Alternative,
+    Draw,
+    Drawn,
+    Fault,
+    LogitBias,
+    Penalties,
+    Span,
+    StepOutcome,
+    StepPlan,
+    TokenLogprob,
+)
 
 EOS = 256
 BOS = 257
@@ -19,15 +30,42 @@ GREEDY = Draw(temperature=0, top_k=0, top_p=1.0, uniform=0.0)
 
 
 def next_token(token_ids: Sequence[int], draw: Draw) -> int:
-    """The fake model's rule: a hash of all tokens so far and, when sampling, of the uniform number."""
-    key = struct.pack(f"<{len(token_ids)}I", *token_ids)
+    """The fake model's rule: a hash of all tokens so far, of penalties and bias and, when sampling, of the uniform.
+
+    The next id that may be chosen is; one that may not where none may.
+    """
+    key = struct.pack(f"<{len(token_ids)}I", *token_ids) + _weight_key(draw.penalties, draw.bias)
     if draw.temperature > 0:
-        key += struct.pack("<d", draw.uniform)
-    token_id = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") % VOCABULARY_SIZE
-    allowed = None if draw.allowed is None else draw.allowed.result()
-    while token_id in draw.forbidden_token_ids or not (allowed is None or allowed[token_id // 8] >> token_id % 8 & 1):
+        key += struct.pack("<3d", draw.uniform, draw.min_p, draw.typical_p)
+    token_id = _hash(key) % VOCABULARY_SIZE
+    may = may_be_chosen(draw)
+    while may and token_id not in may:
         token_id = (token_id + 1) % VOCABULARY_SIZE
     return token_id
+
+
+def may_be_chosen(draw: Draw) -> set[int]:
+    allowed = None if draw.allowed is None else draw.allowed.result()
+    ids = range(VOCABULARY_SIZE)
+    return {i for i in ids if allowed is None or allowed[i // 8] >> i % 8 & 1} - set(draw.forbidden_token_ids)
+
+
+def logprob_of(token_ids: Sequence[int], token_id: int, alternatives: int, *, processed: bool = False) -> TokenLogprob:
+    """Invented: a number for a token after these tokens, which differs with all of them."""
+    key = struct.pack(f"<{len(token_ids)}I2I?", *token_ids, token_id, alternatives, processed)
+    told = tuple(Alternative(i, -float(i + 1)) for i in range(alternatives))
+    return TokenLogprob(token_id, -(_hash(key) % 1000) / 100, 1 + _hash(key) % 7, told)
+
+
+def _weight_key(penalties: Penalties | None, bias: LogitBias | None) -> bytes:
+    counted = None if penalties is None else sorted(zip(penalties.token_ids, penalties.output_counts, strict=True))
+    strengths = None if penalties is None else (penalties.repetition, penalties.frequency, penalties.presence)
+    weighed = None if bias is None else sorted(zip(bias.token_ids, bias.values, strict=True))
+    return repr((strengths, counted, weighed)).encode()
+
+
+def _hash(key: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
 
 def describe(kv_block_count: int = 64, kv_block_size: int = 4, context_length: int = 128) -> ModelDescription:
@@ -68,7 +106,9 @@ class FakeModel:
         self.plans.append(plan)
         self.before_step(plan)
         assert len({span.slot for span in plan.spans}) == len(plan.spans)
-        return StepOutcome(tuple(self._compute(span) for span in plan.spans))
+        drawn = tuple(self._compute(span) for span in plan.spans)
+        told = {span.slot: self._tell_prompt(span) for span in plan.spans if span.prompt_logprobs is not None}
+        return StepOutcome(drawn, told)
 
     def warm_up(self) -> None:
         pass
@@ -79,8 +119,27 @@ class FakeModel:
             self._kv[self._place(span, span.start + i)] = token_id
         if span.draw is None:
             return None
-        seen = [self._kv[self._place(span, i)] for i in range(span.start + len(span.token_ids))]
-        return Drawn(self.choose(seen, span.draw))
+        seen, draw = self._read(span, span.start + len(span.token_ids)), span.draw
+        if not may_be_chosen(draw):
+            return Fault("every token is forbidden", by_request=True)
+        token_id, told = self.choose(seen, draw), None
+        if draw.logprobs is not None:
+            told = logprob_of(seen, token_id, draw.logprobs.alternatives, processed=draw.logprobs.processed)
+        return Drawn(token_id, told, logprob_of(seen, token_id, 0).logprob if draw.own_logprob else None)
+
+    def _tell_prompt(self, span: Span) -> tuple[TokenLogprob, ...]:
+        wanted = span.prompt_logprobs
+        assert wanted is not None
+        first = span.start + wanted.first + 1
+        assert first + len(wanted.successors) <= span.start + len(span.token_ids) + 1
+        return tuple(
+            logprob_of(self._read(span, i), successor, wanted.alternatives)
+            for i, successor in enumerate(wanted.successors, start=first)
+        )
+
+    def _read(self, span: Span, count: int) -> list[int]:
+        """The sequence's first tokens, as the cache has them."""
+        return [self._kv[self._place(span, i)] for i in range(count)]
 
     def _place(self, span: Span, position: int) -> int:
         size = self.description.kv_block_size

@@ -518,7 +518,7 @@ class SamplingParams(_message.Message):
     BEST_OF_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits. 0 takes the most probable token (greedy); at most 100. Unset: the model's default; where that
-    is greedy but top_k or top_p is set here, 1.
+    is greedy but top_k, top_p, min_p or typical_p is set here, 1.
     """
     top_p: _builtins.float
     """Keeps the smallest set of most probable tokens whose probabilities sum to at least top_p; above 0, at most 1.

@@ -1,20 +1,24 @@
 """Runs a real Scheduler on the test's own thread, with arrivals and cancellations at chosen steps."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
-from server.engine.events import Event, Failure, Finish, FinishReason, Result, Started, Tokens
+from server.engine.events import Event, Failure, Finish, FinishReason, PromptLogprobs, Result, Started, Tokens
 from server.engine.model import Model, ModelDescription
-from server.engine.plan import Draw, StepOutcome, StepPlan
+from server.engine.plan import Draw, LogitBias, Penalties, StepOutcome, StepPlan, TokenLogprob
 from server.engine.queue import RequestQueue
 from server.engine.request import Request, Stopping
 from server.engine.sampling import Sampling
 from server.engine.scheduler import Delivery, Scheduler
 from server.engine.seeding import uniform
+from server.engine.sequence import Sequence as Generation
 from server.engine.tokenizer import Tokenizer
-from tests.server.fakes import EOS, FakeTokenizer, next_token
+from tests.server.fakes import EOS, FakeTokenizer, logprob_of, may_be_chosen, next_token
 
+MOST_STEPS = 20_000
+"""Far more than any test needs."""
 FAKE_TOKENIZER = FakeTokenizer()
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
@@ -36,16 +40,56 @@ def expected_tokens(req: Request, model: ModelDescription) -> list[int]:
     stopping, generated = req.stopping, list[int]()
     eos = frozenset() if stopping.ignore_eos else {EOS}
     while True:
-        early = len(generated) < stopping.min_new_tokens
-        forbidden = tuple(eos | stopping.stop_token_ids) if early else ()
-        number = uniform(req.sampling.seed, len(generated))
-        draw = Draw(req.sampling.temperature, req.sampling.top_k, req.sampling.top_p, number, forbidden)
+        draw = _expected_draw(req, generated, eos)
+        if not may_be_chosen(draw):
+            return generated
         generated.append(next_token([*req.prompt_token_ids, *generated], draw))
         total = len(req.prompt_token_ids) + len(generated)
         if generated[-1] in eos | stopping.stop_token_ids:
             return generated
         if len(generated) == stopping.max_new_tokens or total == model.max_total_tokens:
             return generated
+
+
+def _expected_draw(req: Request, generated: list[int], eos: Set[int]) -> Draw:
+    """Made from nothing but the tokens; whatever a Sequence keeps must come to the same."""
+    sampling, stopping = req.sampling, req.stopping
+    early = len(generated) < stopping.min_new_tokens
+    forbidden = set(eos | stopping.stop_token_ids) if early else set()
+    forbidden.update(run[-1] for run in sampling.forbidden_sequences if (*generated, run[-1])[-len(run) :] == run)
+    strengths = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
+    seen = tuple({*req.prompt_token_ids, *generated})
+    counts = tuple(generated.count(token_id) for token_id in seen)
+    bias = dict(sampling.logit_bias)
+    return Draw(
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
+        uniform(sampling.seed, len(generated)),
+        tuple(forbidden),
+        min_p=sampling.min_p,
+        typical_p=sampling.typical_p,
+        penalties=None if strengths == (1, 0, 0) else Penalties(*strengths, seen, counts),
+        bias=LogitBias(tuple(bias), tuple(bias.values())) if bias else None,
+    )
+
+
+def expected_logprobs(req: Request, generated: Sequence[int]) -> list[TokenLogprob]:
+    """What the request must be told of these tokens of its own."""
+    if req.logprobs is None:
+        return []
+    alternatives, processed = req.logprobs.alternatives, req.logprobs.processed
+    tokens = [*req.prompt_token_ids, *generated]
+    places = range(len(req.prompt_token_ids), len(tokens))
+    return [logprob_of(tokens[:i], tokens[i], alternatives, processed=processed) for i in places]
+
+
+def expected_prompt_logprobs(req: Request) -> list[tuple[TokenLogprob, ...]]:
+    """The contents of the events that tell of the prompt."""
+    if req.prompt_logprobs is None:
+        return []
+    prompt = req.prompt_token_ids
+    return [tuple(logprob_of(prompt[:i], prompt[i], req.prompt_logprobs) for i in range(1, len(prompt)))]
 
 
 @dataclass
@@ -66,6 +110,15 @@ class Heard:
     @property
     def token_ids(self) -> list[int]:
         return [i for event in self.events if isinstance(event, Tokens) for i in event.token_ids]
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        return [told for event in self.events if isinstance(event, Tokens) for told in event.logprobs]
+
+    @property
+    def prompt_logprobs(self) -> list[tuple[TokenLogprob, ...]]:
+        """Of every event that tells of the prompt."""
+        return [event.logprobs for event in self.events if isinstance(event, PromptLogprobs)]
 
     @property
     def text(self) -> str:
@@ -96,6 +149,33 @@ class Heard:
         assert not ends or self.events[-1] is ends[0]
         starts = [i for i, event in enumerate(self.events) if isinstance(event, Started)]
         assert starts == [0] or (not starts and (cancelled or isinstance(self.events[0], Failure)))
+        assert [i for i, event in enumerate(self.events) if isinstance(event, PromptLogprobs)] in ([], [1])
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """Sequences that admissions preempted, and those that were admitted."""
+
+    preempted: tuple[Generation, ...]
+    admitted: tuple[Generation, ...]
+
+
+class _WatchedScheduler(Scheduler):
+    """Notes what its admissions do."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.admitted: list[Request] = []
+        self.displacements: list[Displacement] = []
+
+    def admit_waiting(self) -> None:
+        before = list(self.running.values())
+        super().admit_waiting()
+        preempted = tuple(seq for seq in before if seq.slot is None)
+        admitted = tuple(seq for seq in self.running.values() if seq not in before)
+        self.admitted += [seq.request for seq in admitted]
+        if preempted:
+            self.displacements.append(Displacement(preempted, admitted))
 
 
 class _Watched:
@@ -127,6 +207,8 @@ class Driver:
         max_waiting: int = 1000,
         prefix_cache: bool = True,
         tokenizer: Tokenizer = FAKE_TOKENIZER,
+        priority_aging: float = 10.0,
+        preempt_lower_priority: bool = False,
         max_step_time: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -135,7 +217,7 @@ class Driver:
         self.deliver_calls = 0
         self.preempted: set[int] = set()
         queue = _Queue(self, max_slots + max_waiting)
-        self.scheduler = Scheduler(
+        self.scheduler = _WatchedScheduler(
             _Watched(model, self._before_step),
             tokenizer,
             queue,
@@ -143,6 +225,8 @@ class Driver:
             max_slots,
             max_step_tokens,
             prefix_cache,
+            priority_aging,
+            preempt_lower_priority,
             max_step_time=max_step_time,
             clock=clock,
         )
@@ -184,6 +268,7 @@ class Driver:
         self.preempted.update(seq.request.number for seq in self.scheduler.waiting if seq.generated_count)
         assert sum(len(span.token_ids) for span in plan.spans) <= self.scheduler.step_budget.max_tokens
         self.step += 1
+        assert self.step < MOST_STEPS, "it makes no progress"
         self.arrive()
 
     def _hear(self, deliveries: list[Delivery]) -> None:

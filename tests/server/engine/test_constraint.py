@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from server.engine.constraint import Choice, Constraint, ConstraintState
 from server.engine.errors import ConstraintFailed
 from server.engine.events import Failure, FinishReason
-from server.engine.plan import Draw, Fault, StepOutcome, StepPlan
+from server.engine.plan import Draw, StepPlan
 from server.engine.request import Request, Stopping
 from server.engine.sampling import Sampling
 from server.engine.scheduler import MAX_FAILED_STEPS
@@ -28,13 +28,6 @@ def constrained(one: Request, *choices: str) -> Request:
 
 def constrain(one: Request, choices: tuple[str, ...] | None) -> Request:
     return one if choices is None else constrained(one, *choices)
-
-
-def choose(token_ids: Sequence[int], draw: Draw) -> int | None:
-    """The fake model's rule, which leaves nothing to choose where nothing is allowed."""
-    if draw.allowed is not None and not any(draw.allowed.result()):
-        return None
-    return next_token(token_ids, draw)
 
 
 choices = st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=5, unique=True).map(tuple)
@@ -184,17 +177,6 @@ class FailsAt:
         return False
 
 
-class Strict(FakeModel):
-    """Faults where nothing is allowed, as the sampler does."""
-
-    def step(self, plan: StepPlan) -> StepOutcome:
-        impossible = [span.draw is not None and choose((), span.draw) is None for span in plan.spans]
-        possible = StepPlan(tuple(span for span, no in zip(plan.spans, impossible, strict=True) if not no))
-        drawn = iter(super().step(possible).draws)
-        fault = Fault("every token is forbidden", by_request=True)
-        return StepOutcome(tuple(fault if no else next(drawn) for no in impossible))
-
-
 def fails_at(length: int) -> Request:
     failing: Constraint = FailsAt(length)
     return replace(request(stopping=Stopping(max_new_tokens=20)), constraint=failing)
@@ -203,8 +185,8 @@ def fails_at(length: int) -> Request:
 def test_a_constraint_that_cannot_be_followed_ends_its_own_request_alone() -> None:
     good = [request([i], Stopping(max_new_tokens=8, ignore_eos=True)) for i in range(2)]
     good.append(constrained(request([3], Stopping(max_new_tokens=8)), "a" * 20))
-    alone = [Driver(Strict()).serve(one)[0].token_ids for one in good]
-    *heard, failed = Driver(Strict()).serve(*good, fails_at(3))
+    alone = [Driver(FakeModel()).serve(one)[0].token_ids for one in good]
+    *heard, failed = Driver(FakeModel()).serve(*good, fails_at(3))
     assert [one.token_ids for one in heard] == alone
     assert failed.text == "xxx"
     failed.check_shape()
@@ -214,7 +196,7 @@ def test_a_constraint_that_cannot_be_followed_ends_its_own_request_alone() -> No
 
 
 def test_constraints_that_cannot_be_followed_never_make_the_model_look_broken() -> None:
-    driver = Driver(Strict(), max_slots=1)
+    driver = Driver(FakeModel(), max_slots=1)
     heard = driver.serve(*[fails_at(0) for _ in range(2 * MAX_FAILED_STEPS)])
     assert all(isinstance(one.events[-1], Failure) for one in heard)
 

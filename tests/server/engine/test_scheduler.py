@@ -1,6 +1,7 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,19 +10,43 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from server.engine.errors import StepFailed
-from server.engine.events import Failure, FinishReason, Started, Tokens
+from server.engine.events import Failure, FinishReason, Result, Started
 from server.engine.faults import ModelBroken
-from server.engine.plan import StepPlan
+from server.engine.plan import LogprobsWanted, StepPlan
 from server.engine.request import Request, Stopping
 from server.engine.sampling import Sampling
 from server.engine.scheduler import MAX_FAILED_STEPS
-from tests.server.engine.driver import Arrival, Driver, expected_tokens, request
+from tests.server.engine.driver import (
+    Arrival,
+    Driver,
+    Heard,
+    expected_logprobs,
+    expected_prompt_logprobs,
+    expected_tokens,
+    request,
+)
 from tests.server.fakes import EOS, VOCABULARY_SIZE, FakeModel, describe
 
-requests = st.builds(
+START = time.monotonic() - 1000
+token_ids = st.integers(0, VOCABULARY_SIZE - 1)
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 1.0]),
+    top_k=st.just(0),
+    top_p=st.just(1.0),
+    seed=st.integers(0, 2**64 - 1),
+    min_p=st.sampled_from([0.0, 0.1]),
+    typical_p=st.sampled_from([1.0, 0.9]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.5]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, -0.5]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 2.0]),
+    logit_bias=st.dictionaries(token_ids, st.sampled_from([-3.0, 4.0]), max_size=3).map(lambda bias: (*bias.items(),)),
+    forbidden_sequences=st.lists(st.lists(token_ids, min_size=1, max_size=3).map(tuple), max_size=5).map(tuple),
+)
+plain_requests = st.builds(
     request,
     prompt=st.one_of(
-        st.lists(st.integers(0, VOCABULARY_SIZE - 1), min_size=1, max_size=30),
+        st.lists(token_ids, min_size=1, max_size=30),
         st.builds(lambda count, last: [7] * count + [last], st.integers(0, 29), st.integers(7, 9)),
     ),
     stopping=st.builds(
@@ -31,19 +56,29 @@ requests = st.builds(
         st.sets(st.integers(0, 255), max_size=40),
         st.booleans(),
     ),
-    sampling=st.builds(Sampling, st.sampled_from([0.0, 1.0]), st.just(0), st.just(1.0), st.integers(0, 2**64 - 1)),
-    cache_salt=st.sampled_from(["", "other"]),
+    sampling=samplings,
+    cache_salt=st.sampled_from(["", "", "other"]),
+)
+requests = st.builds(
+    replace,
+    plain_requests,
+    arrived_at=st.integers(0, 100).map(lambda seconds: START + seconds),
+    priority=st.one_of(st.just(0), st.integers(-5, 5)),
+    logprobs=st.one_of(st.none(), st.builds(LogprobsWanted, st.integers(0, 3), st.booleans())),
+    prompt_logprobs=st.one_of(st.none(), st.none(), st.integers(0, 3)),
+    wants_mean_logprob=st.booleans(),
 )
 arrivals = st.builds(Arrival, requests, st.integers(0, 30), st.one_of(st.none(), st.none(), st.integers(0, 40)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     st.lists(arrivals, min_size=1, max_size=12),
     st.integers(1, 6),
     st.integers(1, 12),
     st.integers(1, 8),
     st.integers(0, 12),
+    st.booleans(),
     st.booleans(),
 )
 def test_every_request_gets_its_own_tokens_whatever_joins_leaves_or_is_preempted_beside_it(
@@ -53,21 +88,39 @@ def test_every_request_gets_its_own_tokens_whatever_joins_leaves_or_is_preempted
     block_size: int,
     spare_blocks: int,
     prefix_cache: bool,
+    preempt_lower_priority: bool,
 ) -> None:
     block_count = math.ceil(51 / block_size) + spare_blocks
     model = FakeModel(describe(block_count, block_size, context_length=50))
     plan = [(arrival.request, arrival.cancel_at_step is not None) for arrival in coming]
-    heard = Driver(model, max_slots, max_slots + extra_budget, prefix_cache=prefix_cache).serve(*coming)
-    for (req, may_leave), one in zip(plan, heard, strict=True):
-        expected = expected_tokens(req, model.description)
-        if may_leave and not (one.events and not isinstance(one.events[-1], Started | Tokens)):
-            assert one.token_ids == expected[: len(one.token_ids)]
-            assert not one.events or isinstance(one.events[0], Started)
-            continue
-        one.check_shape()
-        assert one.token_ids == expected
-        assert one.result.usage.completion_tokens == len(expected)
-        assert one.result.usage.prompt_tokens == len(req.prompt_token_ids)
+    driver = Driver(
+        model,
+        max_slots,
+        max_slots + extra_budget,
+        prefix_cache=prefix_cache,
+        preempt_lower_priority=preempt_lower_priority,
+    )
+    for (req, may_leave), one in zip(plan, driver.serve(*coming), strict=True):
+        check_heard(req, one, expected_tokens(req, model.description), cancelled=may_leave)
+    for displacement in driver.scheduler.displacements:
+        assert preempt_lower_priority
+        most_urgent = max(seq.request.priority for seq in displacement.admitted)
+        assert all(seq.request.priority < most_urgent for seq in displacement.preempted)
+
+
+def check_heard(req: Request, heard: Heard, expected: list[int], *, cancelled: bool) -> None:
+    heard.check_shape(cancelled=cancelled)
+    ended = bool(heard.events) and isinstance(heard.events[-1], Result | Failure)
+    got = heard.token_ids
+    assert got == (expected if ended else expected[: len(got)])
+    assert heard.logprobs == expected_logprobs(req, got)
+    assert heard.prompt_logprobs == expected_prompt_logprobs(req) or not (ended or got or heard.prompt_logprobs)
+    if ended:
+        own = expected_logprobs(replace(req, logprobs=LogprobsWanted(0, processed=False)), got)
+        mean = pytest.approx(sum(told.logprob for told in own) / len(own)) if req.wants_mean_logprob else None
+        assert heard.result.mean_logprob == mean
+        assert heard.result.usage.completion_tokens == len(expected)
+        assert heard.result.usage.prompt_tokens == len(req.prompt_token_ids)
 
 
 def test_running_out_of_blocks_preempts_the_newest_and_recomputes_it() -> None:
@@ -285,7 +338,7 @@ def test_however_many_faulty_requests_come_one_after_another_the_next_good_one_i
 
 def test_seeing_whether_the_model_works_leaves_cached_prefixes_as_they_were() -> None:
     def poison(plan: StepPlan) -> None:
-        if any(13 in span.token_ids for span in plan.spans):
+        if any(span.start == 0 and span.token_ids == (13,) for span in plan.spans):
             raise ValueError("thirteen")
 
     model = FakeModel(describe(kv_block_count=8), before_step=poison)
