@@ -126,9 +126,10 @@ def asked(
 
 
 def _sibling(first: Request, index: int) -> Request:
-    """Another generation of the same prompt, of which the first one tells all there is to tell."""
+    """Another generation of the same prompt, whose tokens' probabilities are computed by the first one alone."""
     sampling: Sampling = replace(first.sampling, seed=sibling_seed(first.sampling.seed, index))
-    return replace(first, sampling=sampling, prompt_logprobs=None)
+    told_by = None if first.prompt_logprobs is None else first
+    return replace(first, sampling=sampling, prompt_logprobs=None, prompt_logprobs_from=told_by)
 
 
 def stopping(message: pb.StoppingCriteria, described: ModelDescription, prompt_length: int) -> Stopping:

@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -10,7 +10,17 @@ from server.engine.chat import Chat
 from server.engine.constraint import Choice, Constraint, ConstraintSource
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription, SamplingDefaults
-from server.engine.plan import Draw, Drawn, Fault, Span, StepOutcome, StepPlan
+from server.engine.plan import (
+    Alternative,
+    Draw,
+    Drawn,
+    Fault,
+    LogprobsWanted,
+    Span,
+    StepOutcome,
+    StepPlan,
+    TokenLogprob,
+)
 
 EOS = 256
 BOS = 257
@@ -28,6 +38,14 @@ def next_token(token_ids: Sequence[int], draw: Draw) -> int:
     while token_id in draw.forbidden_token_ids or not (allowed is None or allowed[token_id // 8] >> token_id % 8 & 1):
         token_id = (token_id + 1) % VOCABULARY_SIZE
     return token_id
+
+
+def invented_logprob(token_ids: Sequence[int], token_id: int, wanted: LogprobsWanted) -> TokenLogprob:
+    """How probable `token_id` was after `token_ids`: a number made of them, which means nothing."""
+    key = struct.pack(f"<?{len(token_ids)}II", wanted.processed, *token_ids, token_id)
+    number = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little")
+    alternatives = (Alternative((number + i) % VOCABULARY_SIZE, -0.25 * (i + 1)) for i in range(wanted.alternatives))
+    return TokenLogprob(token_id, -(number % 1024) / 64, number % VOCABULARY_SIZE + 1, tuple(alternatives))
 
 
 def describe(kv_block_count: int = 64, kv_block_size: int = 4, context_length: int = 128) -> ModelDescription:
@@ -68,7 +86,8 @@ class FakeModel:
         self.plans.append(plan)
         self.before_step(plan)
         assert len({span.slot for span in plan.spans}) == len(plan.spans)
-        return StepOutcome(tuple(self._compute(span) for span in plan.spans))
+        draws = tuple(self._compute(span) for span in plan.spans)
+        return StepOutcome(draws, {span.slot: tuple(self._prompt_logprobs(span)) for span in plan.spans})
 
     def warm_up(self) -> None:
         pass
@@ -79,8 +98,19 @@ class FakeModel:
             self._kv[self._place(span, span.start + i)] = token_id
         if span.draw is None:
             return None
-        seen = [self._kv[self._place(span, i)] for i in range(span.start + len(span.token_ids))]
-        return Drawn(self.choose(seen, span.draw))
+        seen = self._seen(span, len(span.token_ids))
+        token_id, wanted = self.choose(seen, span.draw), span.draw.logprobs
+        return Drawn(token_id, None if wanted is None else invented_logprob(seen, token_id, wanted))
+
+    def _prompt_logprobs(self, span: Span) -> Iterator[TokenLogprob]:
+        if span.prompt_logprobs is not None:
+            wanted = LogprobsWanted(span.prompt_logprobs.alternatives, processed=False)
+            for i, successor in enumerate(span.prompt_logprobs.successors, start=span.prompt_logprobs.first + 1):
+                yield invented_logprob(self._seen(span, i), successor, wanted)
+
+    def _seen(self, span: Span, count: int) -> list[int]:
+        """All tokens up to the first `count` of the span."""
+        return [self._kv[self._place(span, i)] for i in range(span.start + count)]
 
     def _place(self, span: Span, position: int) -> int:
         size = self.description.kv_block_size
@@ -137,6 +167,8 @@ class FakeConstraints:
         return self.compiled.get(source)
 
     def compile(self, source: ConstraintSource) -> Constraint:
+        if not self.can_compile:
+            raise InvalidArgument(source.field, "set", "the fake takes none")
         if not isinstance(source, Choice):
             raise InvalidArgument(source.field, "set", "the fake takes only choices")
         self.before_compiling(source)
