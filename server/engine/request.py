@@ -59,7 +59,7 @@ class Request:
     """The client's name for its call, for logs and messages; nothing is keyed by it but the check for duplicates."""
     prompt_token_ids: tuple[int, ...]
     prompt_field: str
-    """The field of the API the prompt came in, for messages: "prompt", "prompt_token_ids" or "chat"."""
+    """The field of the API the prompt came in, for messages, such as "prompt" or "inputs[1].prompt_token_ids"."""
     sampling: Sampling
     arrived_at: float
     """On time.monotonic's clock."""
@@ -76,6 +76,8 @@ class Request:
     """What is told of each token of the output."""
     prompt_logprobs: int | None = None
     """How many alternatives are told of each token of the prompt but the first; None tells nothing of them."""
+    prompt_logprobs_from: "Request | None" = None
+    """Another of the same call and prompt: what is told of its prompt's tokens is told of this one's too."""
     wants_mean_logprob: bool = False
     """Whether the Result tells the mean log-probability of the tokens."""
     kept_special_token_ids: frozenset[int] = frozenset()
@@ -117,7 +119,7 @@ class Request:
                 limit = f"must be at most {room - prompt}: the prompt has {prompt} tokens and {room} fit in all"
                 raise InvalidArgument(f"stopping.{name}", wanted, limit)
         for name, token_ids in (
-            ("prompt_token_ids.ids", self.prompt_token_ids),
+            (f"{self.prompt_field}.ids", self.prompt_token_ids),
             ("stopping.stop_token_ids", self.stopping.stop_token_ids),
         ):
             if token_ids and max(token_ids) >= model.vocabulary_size:

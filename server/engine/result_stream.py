@@ -21,14 +21,17 @@ class ResultStream(AsyncIterator[GenerationEvent]):
 
     A generation's tokens that come while nobody reads are joined into one event, so the stream holds at most four
     events of each: Started, PromptLogprobs, Tokens and the end. With a `chunk_interval`, a generation's Tokens come at
-    least that many seconds apart, but for the last of them. The iteration ends after every generation's Result, or
-    after the first Failure.
+    least that many seconds apart, but for the last of them. A generation whose PromptLogprobs are another's begins
+    after those. The iteration ends after every generation's Result, or after the first Failure.
     """
 
     def __init__(self, requests: Sequence[Request], chunk_interval: float = 0.0) -> None:
         self.requests = tuple(requests)
         self._chunk_interval = chunk_interval
-        self._open = {request.number: _Unread(index) for index, request in enumerate(requests)}
+        self._open: dict[int, _Unread] = {}
+        for index, request in enumerate(requests):
+            other = request.prompt_logprobs_from
+            self._open[request.number] = _Unread(index, None if other is None else self._open[other.number])
         self._put_numbers = set(self._open)
         self._arrived = asyncio.Event()
         self.failure: Failure | None = None
@@ -49,9 +52,8 @@ class ResultStream(AsyncIterator[GenerationEvent]):
 
     @property
     def unread_token_count(self) -> int:
-        """Tokens that the reader could have and has not taken."""
-        now = self._loop.time()
-        return sum(len(unread.token_ids) for unread in self._open.values() if unread.due_at <= now)
+        """Tokens that have come since the reader could have taken some, and has not."""
+        return sum(unread.overdue_count for unread in self._open.values())
 
     def put(self, number: int, event: Event) -> None:
         """Takes the next event of the request with this number; one that comes after the end is dropped."""
@@ -63,7 +65,7 @@ class ResultStream(AsyncIterator[GenerationEvent]):
             self.failure = event
             self._failed.set()
         if number in self._open:  # not where another's failure has ended the iteration
-            self._open[number].put(event)
+            self._open[number].put(event, self._loop.time())
             self._arrived.set()
 
     async def wait_for_failure(self) -> Failure:
@@ -99,7 +101,7 @@ class ResultStream(AsyncIterator[GenerationEvent]):
     async def _wait(self) -> None:
         """Until something is put, or tokens that are there are due."""
         self._arrived.clear()
-        held_until = min((unread.due_at for unread in self._open.values() if unread.has_tokens), default=None)
+        held_until = min((unread.due_at for unread in self._open.values() if unread.is_waiting_to_be_due), default=None)
         try:
             async with asyncio.timeout_at(held_until):
                 await self._arrived.wait()
@@ -110,38 +112,68 @@ class ResultStream(AsyncIterator[GenerationEvent]):
 class _Unread:
     """What the reader has not taken yet of one generation."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, prompt_logprobs_from: "_Unread | None") -> None:
         self.index = index
         self.due_at = 0.0
         """When the reader gets the next tokens, on the event loop's clock."""
-        self.token_ids: list[int] = []
+        self.overdue_count = 0
+        """Tokens that came after that."""
+        self._awaited = prompt_logprobs_from
+        self._is_prompt_there = self._is_prompt_taken = False
+        self._token_ids: list[int] = []
         self._text: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self._first: list[Started | PromptLogprobs] = []
         self._end: Result | Failure | None = None
 
     @property
-    def has_tokens(self) -> bool:
-        return bool(self.token_ids or self._text)
+    def is_waiting_to_be_due(self) -> bool:
+        return self._has_tokens and not self._is_held
 
-    def put(self, event: Event) -> None:
+    @property
+    def _is_held(self) -> bool:
+        """Until what it shares with another generation has been taken."""
+        return self._awaited is not None and not self._awaited._is_prompt_taken
+
+    @property
+    def _has_tokens(self) -> bool:
+        return bool(self._token_ids or self._text)
+
+    def put(self, event: Event, now: float) -> None:
         match event:
-            case Started() | PromptLogprobs():
+            case Started():
                 self._first.append(event)
+            case PromptLogprobs():
+                self._first.append(event)
+                self._is_prompt_there = True
             case Tokens():
-                self.token_ids += event.token_ids
-                self._text.append(event.text)
-                self._logprobs += event.logprobs
+                self._put_tokens(event, now)
             case Result() | Failure():
                 self._end = event
+                self._is_prompt_there = True
+
+    def _put_tokens(self, tokens: Tokens, now: float) -> None:
+        self._token_ids += tokens.token_ids
+        self._text.append(tokens.text)
+        self._logprobs += tokens.logprobs
+        if now >= self.due_at and (self._awaited is None or self._awaited._is_prompt_there):
+            self.overdue_count += len(tokens.token_ids)
 
     def take(self, now: float) -> Event | None:
+        if self._is_held:
+            return self._end if isinstance(self._end, Failure) else None
         if self._first:
-            return self._first.pop(0)
-        if not self.has_tokens:
+            first = self._first.pop(0)
+            self._is_prompt_taken |= isinstance(first, PromptLogprobs)
+            return first
+        if not self._has_tokens:
+            self._is_prompt_taken |= self._end is not None
             return self._end
         if now < self.due_at and self._end is None:
             return None
-        tokens = Tokens(tuple(self.token_ids), "".join(self._text), tuple(self._logprobs))
-        self.token_ids, self._text, self._logprobs = [], [], []
+        return self._take_tokens()
+
+    def _take_tokens(self) -> Tokens:
+        tokens = Tokens(tuple(self._token_ids), "".join(self._text), tuple(self._logprobs))
+        self._token_ids, self._text, self._logprobs, self.overdue_count = [], [], [], 0
         return tokens

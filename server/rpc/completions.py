@@ -1,5 +1,6 @@
 """Completions: what Complete answers, collected from the messages that Generate would have streamed."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -71,11 +72,11 @@ class Completion:
 
 
 class Completions:
-    """The generations of `input_count` inputs, `per_input` of each, of which the `best` are answered."""
+    """`count` generations, `per_input` of each input, of which the `best` are answered; where it is None, all are."""
 
-    def __init__(self, input_count: int, per_input: int, best: int) -> None:
+    def __init__(self, count: int, per_input: int, best: int | None = None) -> None:
         self._per_input, self._best = per_input, best
-        self._all = [Completion(input_) for input_ in range(input_count) for _ in range(per_input)]
+        self._all = [Completion(i // per_input) for i in range(count)]
 
     def hear(self, messages: Iterable[pb.GenerateResponse]) -> None:
         for message in messages:
@@ -93,12 +94,10 @@ class Completions:
         return message.SerializeToString()
 
     def _kept(self, group: Sequence[Completion]) -> Sequence[Completion]:
-        """The most probable first, of equals the one of lower index, where some are left out; else all as they are."""
-        if len(group) == self._best:
-            return group
-        return sorted(group, key=_improbability)[: self._best]
+        """The most probable first, of equals the one of lower index, where the best are wanted; else all in order."""
+        return group if self._best is None else sorted(group, key=_improbability)[: self._best]
 
 
 def _improbability(completion: Completion) -> float:
-    assert completion.mean_logprob is not None
-    return -completion.mean_logprob
+    """Infinite for a generation that ended before its first token."""
+    return math.inf if completion.mean_logprob is None else -completion.mean_logprob

@@ -1,5 +1,6 @@
 """What a message asks for, as the engine's requests. Raises InvalidArgument naming the field as the client knows it."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from server.rpc.duration import seconds
 from server.rpc.generation_writer import ShownPrompt
 from server.rpc.output import Output, output
 from server.rpc.prompt_from_wire import AnyInput, prompt_token_ids
-from server.rpc.sampling_from_wire import generation_counts, sampling
+from server.rpc.sampling_from_wire import GenerationCounts, generation_counts, sampling
 
 REASONING_BEGINS = "<think>"
 TAIL_TOKENS = 16
@@ -47,10 +48,7 @@ class Asked:
     prompts: tuple[ShownPrompt, ...]
     """Of each request."""
     output: Output
-    per_input: int
-    """Generations of each input."""
-    answered_per_input: int
-    """Those of them that are answered."""
+    counts: GenerationCounts
 
 
 @contextmanager
@@ -66,11 +64,12 @@ def fields_of(parent: str, *, but_not: str) -> Iterator[None]:
 
 @contextmanager
 def _of_input(i: int | None) -> Iterator[None]:
-    """Names the fields of an input of several."""
+    """Names the fields of an input of several, and what is in them."""
     try:
         yield
     except InvalidArgument as error:
-        if i is None or error.field not in ("input", "prompt", "prompt_token_ids", "chat"):
+        outermost = re.split(r"[.\[]", error.field)[0]
+        if i is None or outermost not in ("input", "prompt", "prompt_token_ids", "chat"):
             raise
         raise InvalidArgument(f"inputs[{i}].{error.field}", error.value, error.limit) from error
 
@@ -88,14 +87,13 @@ def asked(
     `inputs` stand in place of the message's own input where there are any.
     """
     shown = output(message.output)
-    made, answered = generation_counts(message.sampling, max_generations)
+    counts = generation_counts(message.sampling, max_generations)
+    made = counts.made
     if len(inputs) * made > max_generations:
         limit = f"must be at most {max_generations} with all their generations"
         raise InvalidArgument("inputs", f"{len(inputs)} long, with {made} generations of each", limit)
     if inputs and message.WhichOneof("input"):
         raise InvalidArgument(message.WhichOneof("input") or "input", "set", "must be unset where there are inputs")
-    if made > answered and shown.logprobs is not None and shown.logprobs.processed:
-        raise InvalidArgument("output.logprobs_of", "LOGPROBS_OF_PROCESSED", "must be RAW where best_of chooses")
     chosen = sampling(message.sampling, served.model.description.sampling_defaults)
     requests: list[Request] = []
     prompts: list[ShownPrompt] = []
@@ -117,18 +115,19 @@ def asked(
             priority=message.priority,
             logprobs=shown.logprobs,
             prompt_logprobs=shown.prompt_logprobs,
-            wants_mean_logprob=made > answered,
+            wants_mean_logprob=counts.best is not None,
             kept_special_token_ids=_kept_special_tokens(shown, served.tokenizer),
         )
         requests += [first, *(_sibling(first, index) for index in range(1, made))]
         prompts += [_shown_prompt(prompt, shown, served.tokenizer)] * made
-    return Asked(tuple(requests), tuple(prompts), shown, made, answered)
+    return Asked(tuple(requests), tuple(prompts), shown, counts)
 
 
 def _sibling(first: Request, index: int) -> Request:
-    """Another generation of the same prompt, of which the first one tells all there is to tell."""
+    """Another generation of the same prompt, whose tokens' probabilities are computed by the first one alone."""
     sampling: Sampling = replace(first.sampling, seed=sibling_seed(first.sampling.seed, index))
-    return replace(first, sampling=sampling, prompt_logprobs=None)
+    told_by = None if first.prompt_logprobs is None else first
+    return replace(first, sampling=sampling, prompt_logprobs=None, prompt_logprobs_from=told_by)
 
 
 def stopping(message: pb.StoppingCriteria, described: ModelDescription, prompt_length: int) -> Stopping:

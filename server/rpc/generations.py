@@ -9,6 +9,7 @@ from treadle.v1 import generation_pb2 as pb
 
 from server.engine.engine import Engine
 from server.engine.events import Failure, PromptLogprobs, Result, Started, Tokens
+from server.engine.request import Request
 from server.engine.result_stream import ResultStream
 from server.engine.tokenizer import Tokenizer
 from server.rpc.call import Call
@@ -17,6 +18,8 @@ from server.rpc.from_wire import Asked
 from server.rpc.generation_writer import GenerationWriter
 from server.rpc.text_workers import TextWorkers
 
+FEW_LOGPROBS = 32
+"""Tokens whose log-probabilities are written in less time than it takes to hand them to another thread."""
 UNREAD_TIME = 1.0
 """Seconds a client gets to read what came before a failure."""
 
@@ -36,10 +39,13 @@ class Generations:
     def __init__(self, asked: Asked, stream: ResultStream, call: Call, tokenizer: Tokenizer) -> None:
         self._stream, self._call = stream, call
         self._unended = set(range(len(asked.requests)))
-        self._writers = [
-            GenerationWriter(index, request, asked.output, prompt, tokenizer)
-            for index, (request, prompt) in enumerate(zip(asked.requests, asked.prompts, strict=True))
-        ]
+        self._shows_prompt = asked.output.shows_prompt
+        self._writers: list[GenerationWriter] = []
+        by_request: dict[Request | None, GenerationWriter] = {}
+        for index, (request, prompt) in enumerate(zip(asked.requests, asked.prompts, strict=True)):
+            first = by_request.get(request.prompt_logprobs_from)
+            by_request[request] = GenerationWriter(index, request, asked.output, prompt, tokenizer, first)
+            self._writers.append(by_request[request])
 
     async def told(self, workers: TextWorkers) -> AsyncIterator[Told]:
         async for heard in self._stream:
@@ -47,7 +53,7 @@ class Generations:
                 raise heard.event.error
             self._call.hear(heard.index, heard.event)
             writer = self._writers[heard.index]
-            if isinstance(heard.event, PromptLogprobs):  # thousands of tokens with their alternatives
+            if self._is_long(heard.event):
                 messages = await workers.run(writer.messages, heard.event)
             else:
                 messages = writer.messages(heard.event)
@@ -56,6 +62,12 @@ class Generations:
                 self._unended.remove(heard.index)
         if self._unended:
             raise EndedWithoutResult("a generation ended without a result")
+
+    def _is_long(self, event: Started | PromptLogprobs | Tokens | Result) -> bool:
+        """Whether its messages may hold the event loop up: with a prompt, or many tokens with their alternatives."""
+        if isinstance(event, Tokens):
+            return len(event.logprobs) > FEW_LOGPROBS
+        return self._shows_prompt
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 import secrets
 import struct
+from dataclasses import dataclass
 
 from treadle.v1 import generation_pb2 as pb
 
@@ -53,12 +54,22 @@ def _shortest(value: float) -> float:
     return value
 
 
-def generation_counts(message: pb.SamplingParams, limit: int) -> tuple[int, int]:
-    """How many generations to make of each input, and how many of them to answer with; the former at most `limit`."""
+@dataclass(frozen=True, slots=True)
+class GenerationCounts:
+    """Of each input."""
+
+    made: int
+    best: int | None
+    """How many of those made are answered, the best; None answers all of them as they are."""
+
+
+def generation_counts(message: pb.SamplingParams, limit: int) -> GenerationCounts:
+    """At most `limit` are made."""
     answered = message.n if message.HasField("n") else 1
-    made = message.best_of if message.HasField("best_of") else answered
     if not 1 <= answered <= limit:
         raise InvalidArgument("sampling.n", answered, f"must be from 1 to {limit}")
-    if not answered <= made <= limit:
-        raise InvalidArgument("sampling.best_of", made, f"must be from n, {answered}, to {limit}")
-    return made, answered
+    if not message.HasField("best_of"):
+        return GenerationCounts(answered, best=None)
+    if not answered <= message.best_of <= limit:
+        raise InvalidArgument("sampling.best_of", message.best_of, f"must be from n, {answered}, to {limit}")
+    return GenerationCounts(message.best_of, best=answered)

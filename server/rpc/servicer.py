@@ -99,9 +99,7 @@ class GenerationServicer:
                 raise InvalidArgument("generate", "unset", "must be set")
             with from_wire.fields_of("generate", but_not="inputs"):
                 asked = await self._asked(call, message.generate, message.inputs)
-                completions = Completions(
-                    len(asked.requests) // asked.per_input, asked.per_input, asked.answered_per_input
-                )
+                completions = Completions(len(asked.requests), asked.counts.made, asked.counts.best)
                 async with in_engine(self._engine, asked) as stream:
                     generations = Generations(asked, stream, call, self._engine.served.tokenizer)
                     async for told in generations.told(self._workers.text):

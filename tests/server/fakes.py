@@ -52,7 +52,7 @@ def may_be_chosen(draw: Draw) -> set[int]:
 
 def logprob_of(token_ids: Sequence[int], token_id: int, alternatives: int, *, processed: bool = False) -> TokenLogprob:
     """Invented: a number for a token after these tokens, which differs with all of them."""
-    key = struct.pack(f"<{len(token_ids)}I2I?", *token_ids, token_id, alternatives, processed)
+    key = struct.pack(f"<{len(token_ids)}II?", *token_ids, token_id, processed)
     told = tuple(Alternative(i, -float(i + 1)) for i in range(alternatives))
     return TokenLogprob(token_id, -(_hash(key) % 1000) / 100, 1 + _hash(key) % 7, told)
 
@@ -196,6 +196,8 @@ class FakeConstraints:
         return self.compiled.get(source)
 
     def compile(self, source: ConstraintSource) -> Constraint:
+        if not self.can_compile:
+            raise InvalidArgument(source.field, "set", "the fake takes none")
         if not isinstance(source, Choice):
             raise InvalidArgument(source.field, "set", "the fake takes only choices")
         self.before_compiling(source)

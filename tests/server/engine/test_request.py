@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -86,7 +87,8 @@ def test_the_kv_cache_bounds_what_fits_where_it_is_smaller_than_the_context() ->
 
 
 def test_an_unknown_token_id_is_refused() -> None:
-    assert check(request([1, VOCABULARY_SIZE])).field == "prompt_token_ids.ids"
+    of_input = replace(request([1, VOCABULARY_SIZE]), prompt_field="inputs[1].prompt_token_ids")
+    assert check(of_input).field == "inputs[1].prompt_token_ids.ids"
     stopping = Stopping(stop_token_ids=frozenset({VOCABULARY_SIZE}))
     assert check(request([1], stopping)).field == "stopping.stop_token_ids"
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -156,6 +156,9 @@ class Serving:
     async def refusal(self, request: pb.GenerateRequest, **options: object) -> Refusal:
         return await refusal(self.stub.Generate(request, **options))  # type: ignore[arg-type]
 
+    async def complete(self, request: pb.GenerateRequest, inputs: Sequence[pb.Input] = ()) -> pb.CompleteResponse:
+        return await self.stub.Complete(pb.CompleteRequest(generate=request, inputs=inputs))
+
     async def health_of(self, service: str) -> str:
         answer = await self.health.Check(health_pb2.HealthCheckRequest(service=service))
         name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
@@ -179,6 +182,35 @@ class Serving:
 
 
 Start: TypeAlias = Callable[[Serving], Awaitable[Serving]]
+
+
+async def refusal_of_answer(call: Awaitable[Message]) -> Refusal:
+    """Of a call that is answered once."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return Refusal.of(error)
+    raise AssertionError("the call ended OK")
+
+
+def by_index(events: Iterable[pb.GenerateResponse]) -> dict[int, list[pb.GenerateResponse]]:
+    """The events of each generation, in order."""
+    generations: dict[int, list[pb.GenerateResponse]] = {}
+    for event in events:
+        generations.setdefault(event.index, []).append(event)
+    return generations
+
+
+def kinds(events: Iterable[pb.GenerateResponse]) -> list[str | None]:
+    return [event.WhichOneof("event") for event in events]
+
+
+def token_ids(events: Iterable[pb.GenerateResponse]) -> list[int]:
+    return [token_id for event in events for token_id in event.tokens.token_ids]
+
+
+def text(events: Iterable[pb.GenerateResponse]) -> str:
+    return "".join(event.tokens.text for event in events)
 
 
 async def refusal(call: AsyncIterable[pb.GenerateResponse]) -> Refusal:

@@ -1,7 +1,4 @@
 import asyncio
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -10,14 +7,13 @@ from google.rpc import error_details_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from treadle.v1 import generation_pb2 as pb
-from treadle.v1.generation_pb2_grpc import GenerationServiceStub
 
 from server.engine.errors import ChatTemplateMissing, EngineError, InvalidArgument
 from server.engine.plan import StepOutcome, StepPlan
 from server.rpc.errors import CallError
 from server.rpc.statuses import ANSWERS, UNEXPECTED, answer_to, status_of
 from tests.server.fakes import FakeModel, FakeTokenizer
-from tests.server.rpc.serving import ENGINE, SERVER, GenerateCall, Serving, Start, eventually, generate_request, refusal
+from tests.server.rpc.serving import ENGINE, SERVER, Serving, Start, eventually, generate_request, refusal
 
 
 def test_every_error_has_its_own_row_in_the_table() -> None:
@@ -173,45 +169,3 @@ async def test_more_open_calls_than_allowed_are_refused(start: Start) -> None:
     for call in (first, second):
         assert [event async for event in call][-1].HasField("result")
     assert (await serving.events(generate_request()))[-1].HasField("result")
-
-
-class Loud(FakeTokenizer):
-    """A token is 16 KiB of text, so that a few fill what lies between the server and a client that does not read."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return b"x" * (16 << 10)
-
-    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
-        return "x" * (16 << 10) * len(token_ids)
-
-
-SMALL_WINDOW = (("grpc.http2.lookahead_bytes", 64 << 10), ("grpc.http2.bdp_probe", 0))
-
-
-@asynccontextmanager
-async def unread_generation(start: Start, max_unread_tokens: int) -> AsyncIterator[tuple[Serving, GenerateCall]]:
-    """100 tokens have been asked for, and nothing is read until they are made or the server has had enough."""
-    settings = replace(ENGINE, max_unread_tokens=max_unread_tokens)
-    serving = await (await start(Serving(tokenizer=Loud(), engine_settings=settings))).ready()
-    serving.model.before_step = lambda plan: time.sleep(0.001)  # so that only the client can be the slow one
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{serving.port}", options=SMALL_WINDOW) as channel:
-        call = GenerationServiceStub(channel).Generate(generate_request(max_new_tokens=100))
-        await call.initial_metadata()
-        await eventually(lambda: serving.engine.load().tokens_generated > max_unread_tokens / 2 and serving.is_empty())
-        yield serving, call
-
-
-async def test_a_reader_that_leaves_too_much_unread_is_ended(start: Start) -> None:
-    async with unread_generation(start, max_unread_tokens=40) as (serving, call):
-        assert serving.engine.load().tokens_generated < 100
-        refused = await refusal(call)
-    assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER")
-
-
-async def test_a_slow_reader_gets_its_tokens_in_larger_chunks(start: Start) -> None:
-    async with unread_generation(start, max_unread_tokens=100) as (_, call):
-        events = [event async for event in call]
-    chunks = [len(event.tokens.token_ids) for event in events if event.HasField("tokens")]
-    assert sum(chunks) == 100
-    assert max(chunks) > 10
-    assert events[-1].HasField("result")
