@@ -86,7 +86,7 @@ class Call:
             "total": round(time.monotonic() - self.arrived_at, 4),
             **self._generation_facts(),
             "prompt": self.prompt,
-            "text": None if self.texts is None else "\n".join(self.texts.values()),
+            "text": None if self.texts is None else "\n".join(self.texts[index] for index in sorted(self.texts)),
         }
         log.info("request", **{name: fact for name, fact in facts.items() if fact is not None})
 

@@ -10,6 +10,8 @@ from structlog.testing import capture_logs
 from treadle.v1 import generation_pb2 as pb
 from treadle.v1.generation_pb2_grpc import GenerationServiceStub
 
+from server.engine.events import Tokens
+from server.rpc.call import Call
 from server.rpc.request_id import METADATA_KEY
 from tests.server.fakes import FakeTokenizer
 from tests.server.rpc.relay import END_STREAM, HEADERS, Relay
@@ -114,6 +116,14 @@ async def test_prompts_and_text_are_logged_only_when_asked_for(lines: Lines, sta
     (line,) = lines
     assert line["prompt"] == "<257>a secret"
     assert line["text"] == answer.completions[0].text
+
+
+def test_the_texts_of_several_generations_are_logged_in_their_order(lines: Lines) -> None:
+    call = Call("Generate", "peer", texts={})
+    for index, text in ((1, "b"), (0, "a"), (1, "c")):
+        call.hear(index, Tokens((1,), text))
+    call.log_end()
+    assert lines[0]["text"] == "a\nbc"
 
 
 async def test_a_mistake_in_the_server_is_internal_with_a_traceback_in_the_log_only(

@@ -125,6 +125,16 @@ async def test_a_client_that_does_not_read_cannot_hold_up_the_end_of_the_server(
     assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
 
 
+async def test_nor_can_one_that_has_not_read_what_is_long_finished(start: Start) -> None:
+    async with unread_generation(start) as (serving, _):
+        await eventually(lambda: serving.engine.load().tokens_generated == 100 and serving.is_empty())
+        assert serving.server._calls.count == 1
+        async with asyncio.timeout(PATIENCE):
+            await serving.engine.stop()
+            await serving.server.stop()
+            await serving.server.idle()
+
+
 async def test_a_client_that_does_not_read_hears_of_a_failure_too(start: Start) -> None:
     async with unread_generation(start, fails_at=60) as (serving, call):
         await all_is_over(serving)
