@@ -80,7 +80,11 @@ class AsyncClient:
     async def complete(
         self, prompt: str | None = None, *, timeout: float | None = None, **options: Unpack[CompleteOptions]
     ) -> Completion:
-        """As `generate`, answered once, at the end. Raises TypeError for an `n` above 1: see `complete_all`."""
+        """As `generate`, answered once, at the end. Raises TypeError for an `n` above 1: see `complete_all`.
+
+        A connection that breaks before the answer is Unavailable: the server may have done the work, and it is not
+        tried again.
+        """
         request = requests.complete(prompt, **options)
         if requests.generations(request.generate) > 1:
             raise TypeError("n is above 1: use complete_all")
