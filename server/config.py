@@ -256,6 +256,9 @@ class Config:
         if self.max_step_tokens <= self.max_slots:
             limit = f"must be above max_slots, {self.max_slots}, so that a prompt can start while all slots run"
             raise ConfigError(f"max_step_tokens is {self.max_step_tokens}: {limit}")
+        if self.max_open_bytes < self.max_message_bytes:
+            limit = f"must be at least max_message_bytes, {self.max_message_bytes}, so that such a message is taken"
+            raise ConfigError(f"max_open_bytes is {self.max_open_bytes}: {limit}")
 
     def shown(self) -> dict[str, str]:
         """Every setting in the form a flag takes."""

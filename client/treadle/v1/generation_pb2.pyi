@@ -144,7 +144,9 @@ class GenerateRequest(_message.Message):
     A request_id that is in flight already ends the call with ALREADY_EXISTS.
     """
     prompt: _builtins.str
-    """Text, tokenized as the model's tokenizer does by default (special tokens such as a begin-of-text are added)."""
+    """Text, tokenized as the model's tokenizer does by default (special tokens such as a begin-of-text are added). At
+    most GetModelResponse.limits.max_text_bytes, also where it is truncated.
+    """
     cache_salt: _builtins.str
     """Isolates the request in the KV cache: blocks of a prompt's beginning that were computed already are shared only
     between requests with the same cache_salt, such as those of one tenant. At most 128 characters.
@@ -721,7 +723,7 @@ class OutputOptions(_message.Message):
     omit_token_ids: _builtins.bool
     """Leaves the token ids out of TokenChunk and Completion."""
     omit_text: _builtins.bool
-    """Leaves the text out of TokenChunk and Completion."""
+    """Leaves the text out of TokenChunk and Completion. Both may be left out only where the output is parsed."""
     logprobs: _builtins.int
     """Gives each output token's log-probability, its rank and this many of the most probable alternatives; from 0 to 20.
     Unset: none.
@@ -731,7 +733,9 @@ class OutputOptions(_message.Message):
     the KV cache holds already is computed again for it.
     """
     logprobs_of: Global___LogprobsOf.ValueType
-    """Which distribution the log-probabilities of the output are of. Those of the prompt are always RAW."""
+    """Which distribution the log-probabilities of the output are of. Only with `logprobs`. Those of the prompt are always
+    RAW.
+    """
     keep_special_tokens: _builtins.bool
     """Keeps special tokens, such as the end of sequence, in the text."""
     echo_prompt: _builtins.bool
@@ -1459,7 +1463,7 @@ class DetokenizeRequest(_message.Message):
     """Keeps special tokens in the text. By default they are left out, as in Generate."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids below the vocabulary size."""
+        """Ids below the vocabulary size; at most 262,144."""
 
     def __init__(
         self,
