@@ -21,7 +21,7 @@ def most_probable(logits: torch.Tensor, count: int) -> torch.Tensor:
     if count * CHUNK * 2 > vocabulary:
         return _first(_keys(logits, torch.arange(vocabulary, device=logits.device)), count)
     padded = torch.nn.functional.pad(logits, (0, -vocabulary % CHUNK), value=float("-inf"))
-    highest = padded.view(len(logits), -1, CHUNK).amax(-1)
+    highest = padded.view(len(logits), padded.shape[-1] // CHUNK, CHUNK).amax(-1)
     chosen = _first(_keys(highest, torch.arange(highest.shape[-1], device=logits.device)), count)
     ids = (chosen[..., None] * CHUNK + torch.arange(CHUNK, device=logits.device)).flatten(1)
     return _first(_keys(padded.gather(-1, ids), ids), count)

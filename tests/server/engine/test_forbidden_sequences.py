@@ -51,6 +51,12 @@ def test_no_forbidden_sequence_appears_in_an_output_also_after_preemption(
         assert not any(contains(heard.token_ids, run) for run in forbidden)
 
 
+def test_a_forbidden_sequence_that_begins_in_the_prompt_is_not_in_the_output() -> None:
+    model = FakeModel(choose=lambda seen, draw: 1 if 1 in may_be_chosen(draw) else 2)
+    (heard,) = Driver(model).serve(forbidding([5, 1], [[5, 1, 1], [1, 1]], Stopping(max_new_tokens=3, ignore_eos=True)))
+    assert heard.token_ids == [1, 2, 1]
+
+
 def test_the_end_of_sequence_may_be_forbidden_at_a_place() -> None:
     model = FakeModel(choose=lambda seen, draw: EOS if EOS in may_be_chosen(draw) else 1)
     heard = Driver(model).serve(forbidding([5], [[1, EOS]], Stopping(max_new_tokens=6)))[0]

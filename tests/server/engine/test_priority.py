@@ -130,10 +130,11 @@ def test_nobody_is_preempted_in_vain() -> None:
 
 
 def test_blocks_that_the_newcomer_shares_with_one_it_would_preempt_are_not_counted_as_won() -> None:
-    """Twelve of its sixteen tokens stand in the lower one's blocks; preempting that wins one block besides."""
-    lower = prioritised(0, 0, [1] * 13, new_tokens=4)
-    other = prioritised(5, 0, [5] * 5, new_tokens=8)
-    high = prioritised(5, 1, [1] * 12 + [2] * 12, new_tokens=2)
+    """The lower one holds five of the eight blocks, all of which the newcomer needs and four more."""
+    lower = prioritised(0, 0, [1] * 17, new_tokens=3)
+    equal = prioritised(5, 0, [5] * 3, new_tokens=8)
+    high = prioritised(5, 1, [1] * 16 + [2] * 12, new_tokens=2)
     driver = Driver(cramped(), max_slots=3, max_step_tokens=40, preempt_lower_priority=True)
-    heard = driver.serve(lower, other, Arrival(high, at_step=1))
-    check_tokens([lower, other, high], heard)
+    heard = driver.serve(lower, equal, Arrival(high, at_step=1))
+    assert driver.scheduler.displacements == []
+    check_tokens([lower, equal, high], heard)

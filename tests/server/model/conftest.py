@@ -27,3 +27,9 @@ def reference(cache: Path) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_pretrained(ensure_default_model(cache))
     assert isinstance(model, PreTrainedModel)
     return model
+
+
+@pytest.fixture(scope="session")
+def cramped(cache: Path) -> Served:
+    """The default model with a KV cache of 320 tokens, so that sequences preempt each other."""
+    return load_served(ModelSettings(DEFAULT_MODEL, cache, device="cpu", kv_memory=320 * 46080, kv_block_size=4))

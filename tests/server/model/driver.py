@@ -7,6 +7,7 @@ used again, and the spans of a plan come in any order.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -95,10 +96,14 @@ def _next_span(
     )
 
 
-def generate_by_transformers(model: PreTrainedModel, prompt: Sequence[int], new_tokens: int) -> list[int]:
-    """The oracle: the greedy continuation by `generate`, going on past the end of sequence."""
+def generate_by_transformers(
+    model: PreTrainedModel, prompt: Sequence[int], new_tokens: int, **options: Any
+) -> list[int]:
+    """The oracle: the greedy continuation by `generate` with its `options`, going on past the end of sequence."""
     assert model.generation_config is not None
     model.generation_config.eos_token_id = None
     ids = torch.tensor([list(prompt)])
-    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False)  # type: ignore[operator]
+    output = model.generate(  # type: ignore[operator]
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, **options
+    )
     return [int(token_id) for token_id in output[0, len(prompt) :]]

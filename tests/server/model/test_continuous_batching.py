@@ -4,10 +4,8 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import jsonschema
-import pytest
 from transformers import PreTrainedModel
 
 from server.engine.constraint import JsonSchema
@@ -15,19 +13,11 @@ from server.engine.engine import Served
 from server.engine.events import FinishReason, Started
 from server.engine.request import Request, Stopping
 from server.engine.sampling import Sampling
-from server.model.default_model import DEFAULT_MODEL
-from server.model.loading import ModelSettings, load_served
 from tests.server.engine.driver import GREEDY, Arrival, Driver, request
 from tests.server.model.driver import generate_by_transformers
 
 NEW_TOKENS = 24
 STOPPING = Stopping(max_new_tokens=NEW_TOKENS, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def cramped(cache: Path) -> Served:
-    """The default model with a KV cache of 320 tokens, so that sequences preempt each other."""
-    return load_served(ModelSettings(DEFAULT_MODEL, cache, device="cpu", kv_memory=320 * 46080, kv_block_size=4))
 
 
 def random_requests(seed: int, sampling: Callable[[int], Sampling]) -> list[Request]:

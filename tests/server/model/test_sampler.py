@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import (
     LogitsProcessor,
@@ -29,6 +29,7 @@ from transformers import (
 from server.engine.forbidden_sequences import completing_tokens
 from server.engine.plan import Draw, Drawn, Fault, LogitBias, LogprobsWanted, Penalties, TokenLogprob
 from server.engine.token_history import TokenHistory
+from server.model.distribution import FIRST_CANDIDATES
 from server.model.sampler import draw_tokens
 
 
@@ -149,6 +150,23 @@ def test_every_row_gets_the_reference_s_choice(rows: list[tuple[list[float], Dra
         else:
             assert isinstance(outcome, Drawn)
             assert outcome.token_id in expected
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.02, 1.0, 3.0, 8.0]), draws, st.integers(0, 400))
+def test_every_row_gets_the_reference_s_choice_of_more_tokens_than_are_looked_at_first(
+    seed: int, spread: float, draw: Draw, top_k: int
+) -> None:
+    """From nearly equal tokens, where all must be put in order, to a few that have all the mass."""
+    rng = np.random.default_rng(seed)
+    # Halves of halves, so that there are ties.
+    logits = ((rng.standard_normal(3 * FIRST_CANDIDATES) * spread * 4).round() / 4).tolist()
+    draw = replace(draw, top_k=top_k if draw.top_k else 0)
+    (outcome,) = draw_tokens(torch.tensor([logits]), [draw])
+    assert isinstance(outcome, Drawn)
+    expected = acceptable_choices(logits, draw)
+    assert expected is not None
+    assert outcome.token_id in expected
 
 
 @given(st.lists(st.tuples(logit_rows, draws), min_size=1, max_size=6))
@@ -322,6 +340,48 @@ def test_logprobs_are_those_of_the_distribution_asked_for(logits: list[float], d
     more_probable = sum(p > probabilities[told.token_id] * (1 + 1e-9) for p in probabilities)
     as_probable = sum(p >= probabilities[told.token_id] * (1 - 1e-9) for p in probabilities)
     assert more_probable < told.rank <= as_probable
+
+
+def test_of_a_token_of_many_the_place_the_probability_and_the_alternatives_are_the_same_however_few_are_looked_at() -> (
+    None
+):
+    logits = torch.randn(1, 2000, generator=torch.Generator().manual_seed(3)) * 2
+    of_all = logits[0].double().log_softmax(-1)
+    order = of_all.argsort(descending=True).tolist()
+    draw = Draw(1.0, 0, 1.0, 0.0, logprobs=LogprobsWanted(20, processed=True))
+    drawn = 0
+    for uniform in np.linspace(0, 0.999, 40):
+        (outcome,) = draw_tokens(logits.clone(), [replace(draw, uniform=float(uniform))])
+        assert isinstance(outcome, Drawn)
+        told = outcome.logprob
+        assert told is not None
+        assert order[told.rank - 1] == outcome.token_id
+        assert math.isclose(told.logprob, of_all[outcome.token_id], abs_tol=1e-9)
+        assert [a.token_id for a in told.alternatives] == order[:20]
+        np.testing.assert_allclose([a.logprob for a in told.alternatives], of_all[order[:20]], atol=1e-9)
+        drawn += told.rank > FIRST_CANDIDATES
+    assert 0 < drawn < 40
+
+
+@given(logit_rows, draws)
+def test_the_model_s_own_logprob_is_told_beside_any_other(logits: list[float], draw: Draw) -> None:
+    (plain,) = draw_tokens(torch.tensor([logits]), [draw])
+    (outcome,) = draw_tokens(torch.tensor([logits]), [replace(draw, own_logprob=True)])
+    if not isinstance(outcome, Drawn):
+        assert outcome == plain
+        return
+    assert replace(outcome, own_logprob=None) == plain
+    assert outcome.own_logprob is not None
+    own = torch.tensor(logits).double().log_softmax(-1)[outcome.token_id]
+    assert math.isclose(outcome.own_logprob, own, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize("repetition", [1e-45, 1e-38, 1e-20])
+def test_the_least_repetition_penalties_leave_a_token_to_choose(repetition: float) -> None:
+    penalties = Penalties(repetition, 0.0, 0.0, (1, 2), (0, 0))
+    for draw in (GREEDY, Draw(1.0, 0, 0.9, 0.5), Draw(1.0, 2, 1.0, 0.5)):
+        outcome = draw_tokens(torch.tensor([[9.0, 5.0, -5.0, 1.0]]), [replace(draw, penalties=penalties)])
+        assert outcome == [Drawn(1)]
 
 
 def test_alternatives_are_the_most_probable_falling_and_ties_go_by_id() -> None:
