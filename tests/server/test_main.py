@@ -125,7 +125,11 @@ def test_what_kubernetes_sets_for_a_service_of_our_name_is_warned_of_once(run: R
 
 
 def test_the_server_starts_with_the_largest_messages_that_can_be_set(run: Run) -> None:
-    configuration = run(FAKE, "--max-message-bytes=512MiB").wait_until_ready().wait_for_log("configuration")
+    configuration = (
+        run(FAKE, "--max-message-bytes=512MiB", "--max-open-bytes=1GiB")
+        .wait_until_ready()
+        .wait_for_log("configuration")
+    )
     assert configuration["max_message_bytes"] == "512MiB"
     with pytest.raises(ConfigError, match="to 512MiB"):
         parse_config(["--max-message-bytes=536870913"], {})

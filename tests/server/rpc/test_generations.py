@@ -1,4 +1,5 @@
 import asyncio
+import time
 from dataclasses import dataclass, field, replace
 
 import grpc
@@ -90,6 +91,7 @@ class FailsInSlotOne(FakeModel):
     def step(self, plan: StepPlan) -> StepOutcome:
         if any(span.slot == 1 and span.start == 8 for span in plan.spans):
             raise RuntimeError("not in this slot")
+        time.sleep(0.005)  # so that the others are not done before their client has heard of it
         return super().step(plan)
 
 

@@ -1,6 +1,7 @@
 """What GetModel says is what the server does."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
@@ -12,6 +13,7 @@ from treadle.v1 import generation_pb2 as pb
 from server.engine.chat import Chat
 from server.engine.errors import ChatTemplateMissing
 from server.engine.model import SamplingDefaults
+from server.engine.plan import StepOutcome, StepPlan
 from tests.server.fakes import FakeConstraints, FakeModel, FakeTokenizer, describe
 from tests.server.rpc.serving import (
     ENGINE,
@@ -242,10 +244,18 @@ async def test_a_capability_that_is_false_is_refused_by_name_and_one_that_is_tru
         assert name in refused.message
 
 
+class SlowModel(FakeModel):
+    """Its clients hear of the ends in the order in which they come."""
+
+    def step(self, plan: StepPlan) -> StepOutcome:
+        time.sleep(0.005)
+        return super().step(plan)
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 async def test_preemption_by_priority_is_what_the_engine_is_set_to(start: Start, allowed: bool) -> None:
     settings = replace(ENGINE, max_slots=1, preempt_lower_priority=allowed)
-    serving = await (await start(Serving(engine_settings=settings))).ready()
+    serving = await (await start(Serving(model=SlowModel(), engine_settings=settings))).ready()
     assert (await model_of(serving)).capabilities.priority_preemption == allowed
     low = await serving.hold_steps(generate_request("low", max_new_tokens=50))
     high = generate_request("high")
