@@ -14,7 +14,7 @@ from server.rpc.security.access import Access
 from server.rpc.security.bearers import Bearers
 from server.rpc.security.caller import CERTIFICATE_SCOPES, bearer
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+MaybeHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 class Guard(grpc.aio.ServerInterceptor):
@@ -25,9 +25,9 @@ class Guard(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    ) -> MaybeHandler:
         handler = await continuation(handler_call_details)
         if handler is None:
             return None  # nothing is served there, which gRPC says
@@ -52,7 +52,7 @@ class Guard(grpc.aio.ServerInterceptor):
         if access.scope is not None and access.scope not in scopes:
             raise ScopeMissing(f"the caller needs the scope {access.scope.value!r}")
 
-    def _refusing(self, method: str, error: Exception) -> Handler:
+    def _refusing(self, method: str, error: Exception) -> "grpc.RpcMethodHandler[Any, Any]":
         """A handler of a stream of messages, since gRPC gives it the call before any message is there."""
 
         async def refuse(_: object, context: Context) -> None:
