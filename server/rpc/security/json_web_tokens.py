@@ -54,12 +54,14 @@ class KeySet:
 def _key(number: int, member: Mapping[str, Any]) -> jwt.PyJWK:
     if PRIVATE_MEMBERS & member.keys():
         raise BadContent(f"signing key {number} has a secret in it: only public keys belong here")
+    if "alg" in member and member["alg"] not in ALGORITHMS:
+        raise BadContent(f"signing key {number} has an algorithm that is not one of {', '.join(sorted(ALGORITHMS))}")
     try:
         key = jwt.PyJWK(dict(member))
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError):
-        raise BadContent(f"signing key {number} is no key this server knows") from None
-    if key.algorithm_name not in ALGORITHMS:
-        raise BadContent(f"signing key {number} has an algorithm that is not one of {', '.join(sorted(ALGORITHMS))}")
+        key = None
+    if key is None or key.algorithm_name not in ALGORITHMS:
+        raise BadContent(f"signing key {number} is of a kind this server does not know")
     return key
 
 

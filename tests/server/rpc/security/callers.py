@@ -1,7 +1,9 @@
 """Calls with a credential, and what came of them."""
 
 import hashlib
+from collections.abc import AsyncIterable
 from dataclasses import replace
+from typing import TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -13,8 +15,10 @@ from server.rpc.security.settings import SecuritySettings
 from tests.server.rpc.security.authority import SERVER_NAME, Certified
 from tests.server.rpc.serving import SERVER, Refusal, Serving, generate_request, refusal
 
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
+
+def bearer(token: str) -> Metadata:
     return (("authorization", f"Bearer {token}"),)
 
 
@@ -27,27 +31,36 @@ def secured(security: SecuritySettings) -> Serving:
     return Serving(server_settings=replace(SERVER, security=security))
 
 
-async def refused(serving: Serving, metadata: tuple[tuple[str, str], ...] = ()) -> Refusal:
+async def refused(serving: Serving, metadata: Metadata = ()) -> Refusal:
     """How Generate is refused."""
     return await refusal(serving.stub.Generate(generate_request(), metadata=metadata))
 
 
-async def is_served(serving: Serving, metadata: tuple[tuple[str, str], ...] = ()) -> bool:
+async def is_served(serving: Serving, metadata: Metadata = ()) -> bool:
     call = serving.stub.Generate(generate_request(), metadata=metadata)
     return [event async for event in call][-1].HasField("result")
 
 
-async def code_of_health(serving: Serving, metadata: tuple[tuple[str, str], ...] = ()) -> grpc.StatusCode:
+async def code_of(call: AsyncIterable[object]) -> grpc.StatusCode:
+    """Of a stream, which is read to its end."""
+    try:
+        async for _ in call:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def code_of_health(serving: Serving, metadata: Metadata = ()) -> grpc.StatusCode:
     stub = health_pb2_grpc.HealthStub(serving.channel)
-    return await stub.Check(health_pb2.HealthCheckRequest(), metadata=metadata).code()
+    code: grpc.StatusCode = await stub.Check(health_pb2.HealthCheckRequest(), metadata=metadata).code()
+    return code
 
 
-async def code_of_reflection(serving: Serving, metadata: tuple[tuple[str, str], ...] = ()) -> grpc.StatusCode:
+async def code_of_reflection(serving: Serving, metadata: Metadata = ()) -> grpc.StatusCode:
     stub = reflection_pb2_grpc.ServerReflectionStub(serving.channel)
-    call = stub.ServerReflectionInfo(
-        iter([reflection_pb2.ServerReflectionRequest(list_services="")]), metadata=metadata
-    )
-    return await call.code()
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    return await code_of(stub.ServerReflectionInfo(iter([question]), metadata=metadata))
 
 
 def secure_channel(port: int, root: bytes, client: Certified | None = None) -> grpc.aio.Channel:

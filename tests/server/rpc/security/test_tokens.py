@@ -1,5 +1,6 @@
 """Bearer tokens of a file, over real sockets."""
 
+import asyncio
 import hashlib
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from server.rpc.security.errors import BadContent, BadSecurityFile
 from server.rpc.security.security import Security
 from server.rpc.security.settings import SecuritySettings
 from server.rpc.security.tokens import MAX_TOKENS, Tokens
-from tests.server.rpc.security.callers import bearer, is_served, refused, secured, token_line
-from tests.server.rpc.serving import Serving, Start, eventually, generate_request
+from tests.server.rpc.security.callers import bearer, code_of, is_served, refused, secured, token_line
+from tests.server.rpc.serving import PATIENCE, Serving, Start, eventually, generate_request
 
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 TOKEN = "treadle_right"
@@ -86,8 +87,9 @@ async def test_a_removed_token_is_refused_without_anybody_asking_for_a_refresh(
 ) -> None:
     tokens_file.write_text("")
     metadata = bearer(TOKEN)
-    while (await serving.stub.Generate(generate_request(), metadata=metadata).code()) is grpc.StatusCode.OK:
-        pass
+    async with asyncio.timeout(PATIENCE):
+        while await code_of(serving.stub.Generate(generate_request(), metadata=metadata)) is grpc.StatusCode.OK:
+            pass
     assert (await refused(serving, metadata)).code is UNAUTHENTICATED
 
 
@@ -144,7 +146,7 @@ def test_every_token_is_its_owners_and_nothing_else_is_one(owners: dict[str, set
     for name, scopes in owners.items():
         caller = tokens.caller(f"of {name}")
         assert caller is not None
-        assert (caller.name, caller.scopes) == (name, scopes)
+        assert (caller.name, caller.scopes) == (name, frozenset(scopes))
         assert tokens.caller(name) is None
 
 
@@ -154,7 +156,7 @@ def test_a_new_token_goes_to_its_owner_and_its_line_to_the_file(capsys: pytest.C
     token = printed.err.splitlines()[-1]
     caller = Tokens.parse(printed.out.encode()).caller(token)
     assert caller is not None
-    assert (caller.name, caller.scopes) == ("alice", set(Scope))
+    assert (caller.name, caller.scopes) == ("alice", frozenset(Scope))
     assert token not in printed.out
     assert len(token) > 40
 
