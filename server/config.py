@@ -310,7 +310,8 @@ class Config:
             raise ConfigError("tls_client_ca needs tls_certificate and tls_key")
         if self.insecure and self.tls_certificate is not None:
             raise ConfigError("insecure and tls_certificate exclude each other")
-        if self.tls_certificate is None and not self.insecure and not _is_loopback(self.host):
+        is_encrypted_or_meant = self.fetch_only or self.insecure or self.tls_certificate is not None
+        if not is_encrypted_or_meant and not _is_loopback(self.host):
             ways = "give --tls-certificate and --tls-key to encrypt, or --insecure to listen without"
             raise ConfigError(f"host is {self.host}, which other machines may reach: {ways}")
         if (self.jwks_file is None) != (self.jwt_audience is None):

@@ -137,8 +137,9 @@ def _check_table(identity: str, table: Any) -> None:
     if not isinstance(table, dict) or not set(table) <= set(names):
         raise BadContent(f"[{identity!r}] must be a table of {', '.join(names)}")
     for name, value in table.items():
-        if type(value) is not int or value < 0:
-            raise BadContent(f"{name} of [{identity!r}] must be a whole number of at least 0")
+        least = 0 if name == "max_queued" else 1
+        if type(value) is not int or value < least:
+            raise BadContent(f"{name} of [{identity!r}] must be a whole number of at least {least}")
 
 
 class Accounts:
