@@ -53,7 +53,10 @@ class ReloadedFiles(Generic[Content]):
         try:
             return self._parse(*contents)
         except BadContent as error:
-            raise BadSecurityFile(f"{', '.join(map(str, self._paths))}: {error}") from None
+            problem = str(error)
+        except Exception as error:  # a mistake in the parser, which must not end the reloading, nor tell a secret
+            problem = f"cannot be parsed ({type(error).__name__})"
+        raise BadSecurityFile(f"{', '.join(map(str, self._paths))}: {problem}")
 
 
 def _read(path: Path) -> bytes:

@@ -5,11 +5,15 @@ from pathlib import Path
 import grpc
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from server.rpc.security.errors import BadContent
 from server.rpc.security.reloaded_files import ReloadedFiles
 from server.rpc.security.settings import TLSFiles
+
+CURVES = ("secp256r1", "secp384r1")
+"""Of a server's key. BoringSSL, which gRPC is built with, shakes no hands on P-521 or Ed25519 by default."""
 
 
 class ServerTLS:
@@ -49,6 +53,9 @@ def _configuration(
         private_key = load_pem_private_key(key, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # a TypeError is a key under a password
         raise BadContent("the key must be a PEM private key without a password") from None
+    is_rsa = isinstance(private_key, rsa.RSAPrivateKey)
+    if not is_rsa and not (isinstance(private_key, ec.EllipticCurvePrivateKey) and private_key.curve.name in CURVES):
+        raise BadContent("the key must be RSA, or elliptic on P-256 or P-384, for all gRPC clients to take it")
     if private_key.public_key() != chain[0].public_key():
         raise BadContent("the key is not that of the certificate")
     if client_ca is not None:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from server.rpc.errors import ExpiredCredential, WrongCredential
 from server.rpc.security.caller import Scope
@@ -24,7 +25,7 @@ from server.rpc.security.errors import BadContent
 from server.rpc.security.json_web_tokens import KeySet, Verifier
 from server.rpc.security.settings import JWTSettings, SecuritySettings
 from tests.server.rpc.security.callers import bearer, is_served, refused, secured, token_line
-from tests.server.rpc.serving import Serving, Start
+from tests.server.rpc.serving import Serving, Start, eventually
 
 AUDIENCE, ISSUER = "treadle", "https://issuer.test"
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -175,6 +176,16 @@ async def test_tokens_of_a_file_and_json_web_tokens_go_together(start: Start, jw
     assert await is_served(serving, bearer("treadle_bob"))
     assert await is_served(serving, bearer(Issuer().token(iss=None)))
     assert (await refused(serving, bearer("treadle_eve"))).reason == "WRONG_CREDENTIAL"
+
+
+async def test_the_log_names_the_subject_and_shows_no_part_of_a_token(serving: Serving) -> None:
+    good, expired = Issuer().token(), Issuer().token(exp=1)
+    with capture_logs() as lines:
+        await is_served(serving, bearer(good))
+        await refused(serving, bearer(expired))
+        await eventually(lambda: len(lines) == 2)
+    assert [line.get("identity") for line in lines] == ["jwt:alice", None]
+    assert not any(part in str(lines) for token in (good, expired) for part in token.split("."))
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,26 @@
 
 import asyncio
 from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from structlog.testing import capture_logs
 from treadle.v1.generation_pb2_grpc import GenerationServiceStub
 
 from server.rpc.security.errors import BadSecurityFile
+from server.rpc.security.limits import Limits
 from server.rpc.security.settings import SecuritySettings, TLSFiles
 from tests.server.rpc.security.authority import Authority
-from tests.server.rpc.security.callers import code_over, secure_channel, secured
+from tests.server.rpc.security.callers import code_of, code_over, secure_channel, secured
 from tests.server.rpc.serving import Serving, Start, eventually, generate_request
 
+ED25519_KEY = ed25519.Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 
 Lines = list[MutableMapping[str, Any]]
@@ -95,6 +100,30 @@ async def test_a_certificates_owner_is_in_the_log(
     assert line["identity"].startswith(identity)
 
 
+async def test_each_certificates_owner_has_limits_of_its_own(
+    start: Start, tmp_path: Path, authority: Authority
+) -> None:
+    serving = mutual(tmp_path)
+    security = replace(serving.server_settings.security, limits=Limits(tokens_per_minute=1))
+    serving.server_settings = replace(serving.server_settings, security=security)
+    await (await start(serving)).ready()
+    codes = []
+    for owner in (authority.certify("alice"), authority.certify("alice"), authority.certify("bob")):
+        async with secure_channel(serving.port, authority.certificate, owner) as channel:
+            codes.append(await code_of(GenerationServiceStub(channel).Generate(generate_request())))
+    assert codes == [OK, grpc.StatusCode.RESOURCE_EXHAUSTED, OK]
+
+
+async def test_a_certificate_does_not_stand_in_for_a_token(start: Start, tmp_path: Path, authority: Authority) -> None:
+    (tmp_path / "tokens").write_text("")
+    serving = mutual(tmp_path)
+    security = replace(serving.server_settings.security, tokens_file=tmp_path / "tokens")
+    serving.server_settings = replace(serving.server_settings, security=security)
+    await start(serving)
+    channel = secure_channel(serving.port, authority.certificate, authority.certify("alice"))
+    assert await code_over(channel) is grpc.StatusCode.UNAUTHENTICATED
+
+
 async def test_a_new_certificate_is_shown_to_new_connections_and_no_stream_is_dropped(
     start: Start, tmp_path: Path, authority: Authority
 ) -> None:
@@ -149,6 +178,7 @@ async def test_a_broken_new_file_is_logged_once_and_the_old_certificate_stays(
         ("server.pem", b"", "the certificate must be PEM"),
         ("server.pem", b"not PEM", "the certificate must be PEM"),
         ("server.key", b"not PEM", "the key must be a PEM private key"),
+        ("server.key", ED25519_KEY, "the key must be RSA, or elliptic on P-256 or P-384"),
         ("clients.pem", b"not PEM", "the client authorities must be PEM"),
         ("server.key", Authority().certify_server().key, "the key is not that of the certificate"),
         ("server.key", b"x" * (5 << 20), "at most 4194304 bytes"),
