@@ -15,8 +15,9 @@ from server.rpc.errors import ExpiredCredential, WrongCredential
 from server.rpc.security.caller import Caller, Proof, Scope, is_name
 from server.rpc.security.errors import BadContent
 
-ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"})
-"""Asymmetric all: with a symmetric one, who can verify a token could make it."""
+ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"})
+"""Asymmetric all: with a symmetric one, who can verify a token could make it. A signature of ES512 takes more than a
+millisecond, which anybody's forgeries would take of the event loop."""
 LEEWAY = 10.0
 """Seconds that clocks may differ."""
 PRIVATE_MEMBERS = {"d", "k"}

@@ -223,6 +223,7 @@ PRIVATE = {**jwt.get_algorithm_by_name("RS256").to_jwk(RSA_KEY, as_dict=True), "
         (key_set({**Issuer().member(), "alg": "none"}), "key 1 has an algorithm"),
         (key_set({**Issuer().member(), "alg": 1}), "key 1 has an algorithm"),
         (key_set({**Issuer().member(), "alg": "ES256"}), "key 1 is of a kind"),
+        (key_set(Issuer(ec.generate_private_key(ec.SECP521R1()), "ES512").member()), "key 1 has an algorithm"),
         (key_set({"kty": "RSA"}), "key 1 is of a kind"),
         (key_set({"kty": "EC", "crv": "secp256k1", "x": "AA", "y": "AA"}), "key 1 is of a kind"),
         (key_set(Issuer().member(), Issuer().member()), "kid of its own"),
