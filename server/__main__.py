@@ -18,6 +18,9 @@ from server.config import Config, ConfigError, parse_config, service_links, unkn
 from server.engine.engine import Engine, EngineSettings, Lifecycle, Served
 from server.model.errors import ModelNotServable
 from server.observe.logs import set_up_logs
+from server.rpc.security.errors import BadSecurityFile
+from server.rpc.security.limits import Limits
+from server.rpc.security.settings import JWTSettings, SecuritySettings, TLSFiles
 from server.rpc.server import CannotListen, Server, ServerSettings
 
 log = structlog.stdlib.get_logger("treadle.main")
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         return asyncio.run(serve(config))
     except ConfigError as error:
         return _give_up(str(error), EXIT_BAD_SETTING)
-    except (CannotListen, ModelNotServable) as error:
+    except (BadSecurityFile, CannotListen, ModelNotServable) as error:
         return _give_up(str(error), EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -123,17 +126,22 @@ def _stopping_on_signals() -> asyncio.Event:
 
 async def _announce_then_wait_for_failure(engine: Engine, config: Config, port: int) -> None:
     if await engine.lifecycle_after(Lifecycle.LOADING) is Lifecycle.READY:
-        _announce(engine.served.model.description.id, config.host, port)
+        _announce(engine.served.model.description.id, config, port)
     while engine.lifecycle is not Lifecycle.FAILED:
         await engine.lifecycle_after(engine.lifecycle)
 
 
-def _announce(model: str, host: str, port: int) -> None:
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+def _announce(model: str, config: Config, port: int) -> None:
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
     address = f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
     message = """'{"prompt": "Once upon a time", "stopping": {"max_new_tokens": 32}}'"""
     print(f"Treadle serves {model} on {address}. Try:")
-    print(f"  grpcurl -plaintext -d {message} {address} treadle.v1.GenerationService/Generate", flush=True)
+    flags = ["-plaintext"] if config.tls_certificate is None else ["-cacert AUTHORITY"]
+    if config.tls_client_ca is not None:
+        flags.append("-cert CERTIFICATE -key KEY")
+    if config.tokens_file is not None or config.jwks_file is not None:
+        flags.append("-H 'authorization: Bearer TOKEN'")
+    print(f"  grpcurl {' '.join(flags)} -d {message} {address} treadle.v1.GenerationService/Generate", flush=True)
 
 
 def _report(failure: BaseException) -> int:
@@ -170,6 +178,24 @@ def _server_settings(config: Config) -> ServerSettings:
         max_open_requests=config.max_open_requests,
         max_open_bytes=config.max_open_bytes,
         log_prompts=config.log_prompts,
+        security=_security_settings(config),
+    )
+
+
+def _security_settings(config: Config) -> SecuritySettings:
+    tls, jwt = None, None
+    if config.tls_certificate is not None and config.tls_key is not None:
+        tls = TLSFiles(config.tls_certificate, config.tls_key, config.tls_client_ca)
+    if config.jwks_file is not None and config.jwt_audience is not None:
+        jwt = JWTSettings(config.jwks_file, config.jwt_audience, config.jwt_issuer)
+    return SecuritySettings(
+        tls=tls,
+        tokens_file=config.tokens_file,
+        jwt=jwt,
+        is_health_open=config.auth_health == "open",
+        is_reflection_open=config.auth_reflection == "open",
+        limits=Limits(config.identity_max_concurrent, config.identity_max_queued, config.identity_tokens_per_minute),
+        limits_file=config.identity_limits_file,
     )
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,7 @@ MOST_UINT32 = (1 << 32) - 1
 
 MODEL = "The model"
 ADDRESS = "The address"
+SECURITY = "Security"
 CAPACITY = "Capacity"
 DEFAULTS = "Defaults of requests"
 CALLS = "Calls"
@@ -167,9 +169,7 @@ class Config:
         "auto",
         "type of the weights; auto is float32 on a CPU and bfloat16 elsewhere",
     )
-    cache: Path = _setting(  # noqa: RUF009 - it returns a dataclass field
-        MODEL, PATH, Path("~/.cache/treadle").expanduser(), "directory that keeps the default model"
-    )
+    cache: Path = _setting(MODEL, PATH, Path("~/.cache/treadle").expanduser(), "directory that keeps the default model")
     ignore_generation_config: bool = _setting(
         MODEL, SWITCH, False, "serve a model whose generation_config asks for what is not served, without it"
     )
@@ -177,6 +177,47 @@ class Config:
 
     host: str = _setting(ADDRESS, TEXT, "127.0.0.1", "address to listen on")
     port: int = _setting(ADDRESS, _whole(0, 65535), 50051, "port to listen on; 0 takes any free one")
+
+    tls_certificate: Path | None = _setting(
+        SECURITY,
+        _optional(PATH),
+        None,
+        "PEM file of the server's certificate chain; needs --tls-key; read again on change",
+    )
+    tls_key: Path | None = _setting(SECURITY, _optional(PATH), None, "PEM file of the certificate's private key")
+    tls_client_ca: Path | None = _setting(
+        SECURITY, _optional(PATH), None, "PEM file of authorities: each client must have a certificate of one of them"
+    )
+    insecure: bool = _setting(SECURITY, SWITCH, False, "listen without TLS on an address that others can reach")
+    tokens_file: Path | None = _setting(
+        SECURITY,
+        _optional(PATH),
+        None,
+        "file of bearer tokens' hashes, made with python -m server.rpc.security.new_token",
+    )
+    jwks_file: Path | None = _setting(
+        SECURITY, _optional(PATH), None, "JSON Web Key Set that verifies JSON Web Tokens; needs --jwt-audience"
+    )
+    jwt_audience: str | None = _setting(SECURITY, _optional(TEXT), None, "audience that a JSON Web Token must be for")
+    jwt_issuer: str | None = _setting(SECURITY, _optional(TEXT), None, "issuer that a JSON Web Token must be of")
+    auth_health: str = _setting(
+        SECURITY, _choice("open", "closed"), "open", "whether health needs no credential where other calls need one"
+    )
+    auth_reflection: str = _setting(
+        SECURITY, _choice("open", "closed"), "closed", "whether reflection needs none where other calls need one"
+    )
+    identity_max_concurrent: int | None = _setting(
+        SECURITY, _optional(_whole(1, 1_000_000)), None, "requests that one identity may have open at once"
+    )
+    identity_max_queued: int | None = _setting(
+        SECURITY, _optional(_whole(0, 1_000_000)), None, "requests of one identity that may wait while no slot is free"
+    )
+    identity_tokens_per_minute: int | None = _setting(
+        SECURITY, _optional(_whole(1, 10**12)), None, "tokens of prompts and output that one identity may have a minute"
+    )
+    identity_limits_file: Path | None = _setting(
+        SECURITY, _optional(PATH), None, "TOML file of identities that have other limits than these"
+    )
 
     max_slots: int = _setting(CAPACITY, _whole(1, 4096), 32, "sequences that run at once")
     max_waiting: int = _setting(
@@ -259,6 +300,32 @@ class Config:
         if self.max_open_bytes < self.max_message_bytes:
             limit = f"must be at least max_message_bytes, {self.max_message_bytes}, so that such a message is taken"
             raise ConfigError(f"max_open_bytes is {self.max_open_bytes}: {limit}")
+        self._check_security()
+
+    @property
+    def asks_for_credentials(self) -> bool:
+        return any((self.tls_client_ca, self.tokens_file, self.jwks_file))
+
+    def _check_security(self) -> None:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ConfigError("tls_certificate and tls_key need each other")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ConfigError("tls_client_ca needs tls_certificate and tls_key")
+        if self.insecure and self.tls_certificate is not None:
+            raise ConfigError("insecure and tls_certificate exclude each other")
+        is_encrypted_or_meant = self.fetch_only or self.insecure or self.tls_certificate is not None
+        if not is_encrypted_or_meant and not _is_loopback(self.host):
+            ways = "give --tls-certificate and --tls-key to encrypt, or --insecure to listen without"
+            raise ConfigError(f"host is {self.host}, which other machines may reach: {ways}")
+        if (self.jwks_file is None) != (self.jwt_audience is None):
+            raise ConfigError("jwks_file and jwt_audience need each other")
+        if self.jwt_issuer is not None and self.jwks_file is None:
+            raise ConfigError("jwt_issuer needs jwks_file")
+        limits = ("max_concurrent", "max_queued", "tokens_per_minute", "limits_file")
+        for name in (f"identity_{limit}" for limit in limits):
+            if getattr(self, name) is not None and not self.asks_for_credentials:
+                proofs = "tokens_file, jwks_file or tls_client_ca"
+                raise ConfigError(f"{name} needs {proofs}: without one nobody has an identity")
 
     def shown(self) -> dict[str, str]:
         """Every setting in the form a flag takes."""
@@ -296,6 +363,14 @@ def service_links(environment: Mapping[str, str]) -> tuple[str, ...]:
 def _is_service_link(name: str, value: str) -> bool:
     is_url = name.startswith(ENVIRONMENT_PREFIX) and name.endswith("_PORT") and SERVICE_LINK_URL.fullmatch(value)
     return bool(is_url or SERVICE_LINK_NAMES.fullmatch(name))
+
+
+def _is_loopback(host: str) -> bool:
+    """Without asking any name server: another name than localhost counts as one that others may reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def flag(name: str) -> str:

@@ -20,6 +20,8 @@ from server.engine.errors import InvalidArgument
 from server.engine.events import PromptLogprobs, Result, Started, Tokens
 from server.rpc.errors import TooManyOpenBytes, TooManyOpenCalls
 from server.rpc.request_id import METADATA_KEY, check_request_id, new_request_id
+from server.rpc.security.caller import Caller, caller_of
+from server.rpc.security.limits import Account, Accounts
 from server.rpc.statuses import DETAILS_KEY, UNEXPECTED, answer_to, status_of
 
 log = structlog.stdlib.get_logger("treadle.rpc")
@@ -37,6 +39,10 @@ class Call:
 
     rpc: str
     peer: str
+    caller: Caller | None = None
+    """None where nobody has to prove who they are."""
+    account: Account = field(default_factory=Account)
+    """The caller's."""
     request_id: str = field(default_factory=new_request_id)
     is_id_claimed: bool = False
     """Whether the client claims the id for this call alone: by the request's own field, not by metadata, which an
@@ -68,8 +74,10 @@ class Call:
         match event:
             case Started():
                 self.started.append(event)
+                self.account.start()
             case Tokens():
                 self.token_count += len(event.token_ids)
+                self.account.spend(len(event.token_ids))
                 if self.texts is not None:
                     self.texts[index] = self.texts.get(index, "") + event.text
             case Result():
@@ -80,6 +88,7 @@ class Call:
             "request_id": self.request_id,
             "rpc": self.rpc,
             "peer": self.peer,
+            "identity": None if self.caller is None else self.caller.identity,
             "status": self.status,
             "reason": self.reason,
             "field": self.bad_field,
@@ -115,8 +124,9 @@ class OpenCalls:
     A call is open until its status has left for the client.
     """
 
-    def __init__(self, limit: int, byte_limit: int) -> None:
+    def __init__(self, limit: int, byte_limit: int, accounts: Accounts) -> None:
         self.limit, self.byte_limit = limit, byte_limit
+        self._accounts = accounts
         self.count = 0
         self.byte_count = 0
         self._ended = asyncio.Event()
@@ -128,10 +138,13 @@ class OpenCalls:
             await self._ended.wait()
 
     @asynccontextmanager
-    async def open(self, rpc: str, context: Context) -> AsyncIterator[Call]:
-        call = Call(rpc, context.peer())
+    async def open(self, rpc: str, context: Context, refusal: Exception | None = None) -> AsyncIterator[Call]:
+        """With a `refusal` the call ends with it, before it is counted."""
+        call = Call(rpc, context.peer(), caller_of(context))
         try:
             call.request_id = _id_in_metadata(context) or call.request_id
+            if refusal is not None:
+                raise refusal
             self._count_in(call, context)
             yield call
         except asyncio.CancelledError:
@@ -159,11 +172,15 @@ class OpenCalls:
     def _count_in(self, call: Call, context: Context) -> None:
         if self.count >= self.limit:
             raise TooManyOpenCalls(f"{self.limit} calls are open, the most this server takes")
+        account = self._accounts.of(call.caller)
+        account.open()
+        call.account = account
         self.count += 1
         context.add_done_callback(partial(self._count_out, call))  # type: ignore[arg-type]  # the stub's is no Protocol
 
     def _count_out(self, call: Call, _: object) -> None:
         self.count -= 1
+        call.account.close()
         self.byte_count -= call.message_bytes
         self._ended.set()
 

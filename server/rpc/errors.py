@@ -23,3 +23,39 @@ class TooManyOpenBytes(CallError):
 
 class EndedWithoutResult(CallError):
     """The engine ended a stream without a Result or a Failure."""
+
+
+class MissingCredential(CallError):
+    """The call carries no credential, and its method asks for one."""
+
+
+class WrongCredential(CallError):
+    """The call's credential is not one this server takes."""
+
+
+class ExpiredCredential(CallError):
+    """The call's credential was good until its time had passed."""
+
+
+class ScopeMissing(CallError):
+    """The caller is known, and this method is not for it."""
+
+
+class MethodNotAllowed(CallError):
+    """The method is served, and nobody may call it here."""
+
+
+class IdentityTooBusy(CallError):
+    """The identity has as many requests open as it may."""
+
+
+class IdentityTooManyWaiting(CallError):
+    """The identity has as many requests waiting as it may, and all slots are taken."""
+
+
+class IdentityTooManyTokens(CallError):
+    """The identity has had as many tokens in the last minute as it may; `retry_after` is in seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after

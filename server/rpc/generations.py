@@ -71,13 +71,17 @@ class Generations:
 
 
 @asynccontextmanager
-async def in_engine(engine: Engine, asked: Asked) -> AsyncIterator[ResultStream]:
+async def in_engine(engine: Engine, asked: Asked, call: Call) -> AsyncIterator[ResultStream]:
     """The generations are in the engine from here until the block is left, however it is left.
 
     A client that does not read cannot hold the block up by its connection's flow control: when a generation has failed,
     the block is left by the failure's error within UNREAD_TIME.
     """
+    count = len(asked.requests)
+    load = engine.load()
+    call.account.check_room(count, slots_are_taken=load.running + load.waiting + count > load.slots)
     stream = engine.submit(asked.requests, asked.output.chunk_interval)
+    call.account.enter(count, sum(len(request.prompt_token_ids) for request in asked.requests))
     try:
         async with asyncio.timeout(None) as patience:
             watching = asyncio.create_task(_lose_patience(stream, patience))
@@ -90,6 +94,7 @@ async def in_engine(engine: Engine, asked: Asked) -> AsyncIterator[ResultStream]
         raise stream.failure.error from None
     finally:
         engine.cancel(stream)
+        call.account.leave(count, unstarted=count - len(call.started))
 
 
 async def _lose_patience(stream: ResultStream, patience: asyncio.Timeout) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health
@@ -13,6 +13,8 @@ from grpc_reflection.v1alpha import reflection
 from server.engine.engine import Engine
 from server.rpc.call import OpenCalls
 from server.rpc.health import Health
+from server.rpc.security.security import Security
+from server.rpc.security.settings import SecuritySettings
 from server.rpc.servicer import SERVICE, GenerationServicer, ServicerSettings, Workers
 from server.rpc.text_workers import TextWorkers
 
@@ -48,20 +50,26 @@ class ServerSettings:
     max_open_bytes: int
     """Of the request messages of all open calls."""
     log_prompts: bool
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
 
 class Server:
-    """Answers from `start` on; until the engine is ready, with NOT_SERVING and UNAVAILABLE."""
+    """Answers from `start` on; until the engine is ready, with NOT_SERVING and UNAVAILABLE.
+
+    Raises BadSecurityFile.
+    """
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._settings = settings
-        self._calls = OpenCalls(settings.max_open_requests, settings.max_open_bytes)
+        self._security = Security(settings.security)
+        self._calls = OpenCalls(settings.max_open_requests, settings.max_open_bytes, self._security.accounts)
         self._workers = Workers(text=TextWorkers(TEXT_WORKERS), slow=TextWorkers(SLOW_WORKERS))
         self._health = Health(engine, services=(SERVICE,))
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
         # gRPC itself refuses what is far too large without keeping it; what is a little too large gets our details.
         hard_limit = ("grpc.max_receive_message_length", 2 * settings.max_message_bytes)
-        self._server = grpc.aio.server(options=(*OPTIONS, hard_limit))
+        interceptors = self._security.interceptors(self._calls)
+        self._server = grpc.aio.server(interceptors=interceptors, options=(*OPTIONS, hard_limit))
         servicer_settings = ServicerSettings(settings.max_message_bytes, settings.log_prompts)
         servicer = GenerationServicer(engine, self._calls, self._workers, servicer_settings)
         self._server.add_generic_rpc_handlers((servicer.handlers(),))
@@ -75,12 +83,16 @@ class Server:
         address = f"{host}:{self._settings.port}"
         try:
             _check_bindable(self._settings.host, self._settings.port)
-            port = self._server.add_insecure_port(address)
+            credentials = self._security.credentials
+            if credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, credentials)
         except (OSError, RuntimeError) as error:
             raise CannotListen(f"cannot listen on {address}: {error}") from error
         await self._health.update()
         await self._server.start()
-        self._following = asyncio.create_task(self._health.follow())
+        self._following = [asyncio.create_task(each.follow()) for each in (self._health, self._security)]
         return port
 
     async def idle(self) -> None:
@@ -91,8 +103,8 @@ class Server:
         """Closes the port and ends what is open, once the calls have had CLOSING_TIME to end by themselves."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.idle(), CLOSING_TIME)
-        if self._following is not None:
-            self._following.cancel()
+        for following in self._following:
+            following.cancel()
         await self._server.stop(grace=None)
         self._workers.text.close()
         self._workers.slow.close()

@@ -82,11 +82,12 @@ class GenerationServicer:
 
     async def generate(self, raw: bytes, context: Context) -> None:
         async with self._calls.open("Generate", context) as call:
+            call.account.check_tokens()
             message = await self._decode(call, pb.GenerateRequest, raw)
             if message.sampling.HasField("best_of"):
                 raise InvalidArgument("sampling.best_of", message.sampling.best_of, "must be unset but in Complete")
             asked = await self._asked(call, message)
-            async with in_engine(self._engine, asked) as stream:
+            async with in_engine(self._engine, asked, call) as stream:
                 generations = Generations(asked, stream, call, self._engine.served.tokenizer)
                 async for told in generations.told(self._workers.text):
                     for response in told.messages:
@@ -94,13 +95,14 @@ class GenerationServicer:
 
     async def complete(self, raw: bytes, context: Context) -> bytes | None:
         async with self._calls.open("Complete", context) as call:
+            call.account.check_tokens()
             message = await self._decode(call, pb.CompleteRequest, raw)
             if not message.HasField("generate"):
                 raise InvalidArgument("generate", "unset", "must be set")
             with from_wire.fields_of("generate", but_not="inputs"):
                 asked = await self._asked(call, message.generate, message.inputs)
                 completions = Completions(len(asked.requests), asked.counts.made, asked.counts.best)
-                async with in_engine(self._engine, asked) as stream:
+                async with in_engine(self._engine, asked, call) as stream:
                     generations = Generations(asked, stream, call, self._engine.served.tokenizer)
                     async for told in generations.told(self._workers.text):
                         completions.hear(told.messages)

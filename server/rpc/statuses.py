@@ -28,10 +28,18 @@ from server.engine.errors import (
 )
 from server.rpc.errors import (
     EndedWithoutResult,
+    ExpiredCredential,
+    IdentityTooBusy,
+    IdentityTooManyTokens,
+    IdentityTooManyWaiting,
     MalformedMessage,
     MessageTooLarge,
+    MethodNotAllowed,
+    MissingCredential,
+    ScopeMissing,
     TooManyOpenBytes,
     TooManyOpenCalls,
+    WrongCredential,
 )
 
 DOMAIN = "treadle"
@@ -70,6 +78,14 @@ ANSWERS: Mapping[type[Exception], Answer] = MappingProxyType(
         StepFailed: Answer(grpc.StatusCode.INTERNAL, "STEP_FAILED"),
         ConstraintFailed: Answer(grpc.StatusCode.INVALID_ARGUMENT, "CONSTRAINT_FAILED"),
         EndedWithoutResult: Answer(grpc.StatusCode.INTERNAL, "ENDED_WITHOUT_RESULT"),
+        MissingCredential: Answer(grpc.StatusCode.UNAUTHENTICATED, "MISSING_CREDENTIAL"),
+        WrongCredential: Answer(grpc.StatusCode.UNAUTHENTICATED, "WRONG_CREDENTIAL"),
+        ExpiredCredential: Answer(grpc.StatusCode.UNAUTHENTICATED, "EXPIRED_CREDENTIAL"),
+        ScopeMissing: Answer(grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING"),
+        MethodNotAllowed: Answer(grpc.StatusCode.PERMISSION_DENIED, "METHOD_NOT_ALLOWED"),
+        IdentityTooBusy: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "IDENTITY_TOO_BUSY", retry_after=1),
+        IdentityTooManyWaiting: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "IDENTITY_TOO_MANY_WAITING", retry_after=1),
+        IdentityTooManyTokens: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "IDENTITY_TOO_MANY_TOKENS"),
     }
 )
 
@@ -100,8 +116,9 @@ def _details(error: Exception, answer: Answer) -> Iterator[Message]:
         bad_request = error_details_pb2.BadRequest()
         bad_request.field_violations.add(field=error.field, description=f"is {value}: {limit}")
         yield bad_request
-    if answer.retry_after is not None:
-        yield error_details_pb2.RetryInfo(retry_delay=Duration(seconds=answer.retry_after))
+    retry_after = error.retry_after if isinstance(error, IdentityTooManyTokens) else answer.retry_after
+    if retry_after is not None:
+        yield error_details_pb2.RetryInfo(retry_delay=Duration(seconds=retry_after))
     yield info
 
 

@@ -103,6 +103,45 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         parse_config(["--max-step-tokens", "32"], {})
 
 
+TLS = ["--tls-certificate=c", "--tls-key=k"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "fd00::1", "example.test", "127.1", "::ffff:127.0.0.1"])
+def test_others_are_listened_to_with_tls_or_by_an_explicit_choice(host: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"host is .*: give --tls-certificate and --tls-key .* or --insecure"
+    ) as refused:
+        parse_config(["--host", host], {})
+    assert "\n" not in str(refused.value)
+    assert parse_config(["--host", host, "--insecure"], {}).host == host
+    assert parse_config(["--host", host, *TLS], {}).host == host
+    assert parse_config(["--host", host, "--fetch-only"], {}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
+def test_a_loopback_address_needs_neither(host: str) -> None:
+    assert parse_config(["--host", host], {}).host == host
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--tls-certificate=c"], "tls_certificate and tls_key need each other"),
+        (["--tls-key=k"], "tls_certificate and tls_key need each other"),
+        (["--tls-client-ca=a"], "tls_client_ca needs tls_certificate"),
+        ([*TLS, "--insecure"], "insecure and tls_certificate exclude each other"),
+        (["--jwks-file=j"], "jwks_file and jwt_audience need each other"),
+        (["--jwt-audience=a"], "jwks_file and jwt_audience need each other"),
+        (["--jwt-issuer=i"], "jwt_issuer needs jwks_file"),
+        (["--identity-max-queued=0"], "identity_max_queued needs tokens_file, jwks_file or tls_client_ca"),
+        ([*TLS, "--identity-limits-file=l"], "identity_limits_file needs tokens_file, jwks_file or tls_client_ca"),
+    ],
+)
+def test_settings_of_security_that_do_not_go_together_are_refused(flags: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_config(flags, {})
+
+
 def test_what_looks_like_a_setting_and_is_none_is_noticed() -> None:
     with pytest.raises(SystemExit) as exit_:
         parse_config(["--max-slot", "3"], {})

@@ -8,17 +8,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 import grpc
 import pytest
 from google.protobuf.json_format import ParseDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from treadle import TLS, Client, NotAllowed
 from treadle.v1 import generation_pb2 as pb
 from treadle.v1.generation_pb2_grpc import GenerationServiceStub
 
-from server.__main__ import _engine_settings
+from server.__main__ import _engine_settings, _security_settings
 from server.config import Config, ConfigError, parse_config
 from server.engine.engine import EngineSettings
+from server.rpc.security.limits import Limits
+from server.rpc.security.settings import JWTSettings, SecuritySettings, TLSFiles
+from tests.server.rpc.security.authority import SERVER_NAME, Authority
+from tests.server.rpc.security.callers import token_line
 
 PATIENCE = 120.0
 """Seconds a test waits for what must happen; they pass only where it fails."""
@@ -219,9 +225,53 @@ def test_a_port_in_use_is_one_line(run: Run) -> None:
     assert "Address already in use" in line
 
 
+def test_the_flags_of_security_are_in_force_and_no_secret_is_logged(run: Run, tmp_path: Path) -> None:
+    authority = Authority()
+    authority.certify_server().write(tmp_path)
+    (tmp_path / "tokens").write_text(token_line("alice", "treadle_secret"))
+    flags = [f"--tls-certificate={tmp_path / 'server.pem'}", f"--tls-key={tmp_path / 'server.key'}"]
+    flags += [f"--tokens-file={tmp_path / 'tokens'}", "--auth-health=closed", "--identity-max-concurrent=2"]
+    process = run(FAKE, *flags).wait_until_ready()
+    assert "grpcurl -cacert AUTHORITY -H 'authorization: Bearer TOKEN' -d" in process.ready_lines[1]
+    tls = TLS(authority.certificate, server_name=SERVER_NAME)
+    with Client(process.address, tls=tls, token="treadle_secret") as client:
+        assert client.complete("hello", max_new_tokens=2).text
+    with Client(process.address, tls=tls, token="treadle_guess") as client, pytest.raises(NotAllowed) as refused:
+        client.complete("hello", max_new_tokens=2)
+    assert (refused.value.code, refused.value.reason) == ("UNAUTHENTICATED", "WRONG_CREDENTIAL")
+    process.signal(signal.SIGTERM)
+    status, err = process.end()
+    assert status == 0
+    assert '"identity": "token:alice"' in err
+    assert "treadle_secret" not in err
+    assert "treadle_guess" not in err
+    assert "PRIVATE KEY" not in err
+
+
+def test_every_setting_of_security_comes_from_the_setting_of_its_name() -> None:
+    flags = ["--tls-certificate=c", "--tls-key=k", "--tls-client-ca=a", "--tokens-file=t", "--jwks-file=j"]
+    flags += ["--jwt-audience=treadle", "--jwt-issuer=i", "--auth-health=closed", "--auth-reflection=open"]
+    flags += ["--identity-max-concurrent=1", "--identity-max-queued=2", "--identity-tokens-per-minute=3"]
+    assert _security_settings(parse_config([*flags, "--identity-limits-file=l"], {})) == SecuritySettings(
+        tls=TLSFiles(Path("c"), Path("k"), Path("a")),
+        tokens_file=Path("t"),
+        jwt=JWTSettings(Path("j"), "treadle", "i"),
+        is_health_open=False,
+        is_reflection_open=True,
+        limits=Limits(1, 2, 3),
+        limits_file=Path("l"),
+    )
+
+
+def test_a_certificate_that_is_not_there_is_one_line(run: Run) -> None:
+    status, err = run(FAKE, "--tls-certificate=nowhere", "--tls-key=nowhere", "--log-level=error").end()
+    assert (status, err) == (1, "treadle: error: nowhere: No such file or directory\n")
+
+
 @pytest.mark.parametrize(
     ("flags", "environment", "line"),
     [
+        (["--host=0.0.0.0"], {}, "treadle: error: host is 0.0.0.0, which other machines may reach: give"),
         (["--max-slots=0"], {}, "treadle: error: --max-slots is '0': must be a whole number from 1 to 4096"),
         ([], {"TREADLE_GRACE": "x"}, "treadle: error: TREADLE_GRACE is 'x': must be a duration of at least 0s"),
     ],
