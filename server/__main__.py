@@ -18,7 +18,10 @@ from server.config import Config, ConfigError, parse_config, service_links, unkn
 from server.engine.engine import Engine, EngineSettings, Lifecycle, Served
 from server.model.errors import ModelNotServable
 from server.observe.logs import set_up_logs
+from server.observe.metrics_server import CannotServeMetrics
+from server.observe.observation import Observation, ObservationSettings, TracingNotInstalled
 from server.rpc.server import CannotListen, Server, ServerSettings
+from server.rpc.statuses import REASONS
 
 log = structlog.stdlib.get_logger("treadle.main")
 
@@ -41,9 +44,9 @@ def main(arguments: Sequence[str]) -> int:
             load(config)
             return 0
         return asyncio.run(serve(config))
-    except ConfigError as error:
+    except (ConfigError, TracingNotInstalled) as error:
         return _give_up(str(error), EXIT_BAD_SETTING)
-    except (CannotListen, ModelNotServable) as error:
+    except (CannotListen, CannotServeMetrics, ModelNotServable) as error:
         return _give_up(str(error), EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -82,9 +85,11 @@ async def serve(config: Config) -> int:
     """Serves until a signal or the engine's failure ends it; the exit status."""
     stopping = _stopping_on_signals()
     engine = Engine(lambda: load(config), _engine_settings(config))
-    server = Server(engine, _server_settings(config))
+    observation = Observation(engine, _observation_settings(config), REASONS)
+    server = Server(engine, _server_settings(config), observation.observers)
+    metrics_port = await observation.start()
     port = await server.start()
-    log.info("listening; the model loads", host=config.host, port=port)
+    log.info("listening; the model loads", host=config.host, port=port, metrics_port=metrics_port)
     engine.start()
     signalled = asyncio.create_task(stopping.wait())
     failed = asyncio.create_task(_announce_then_wait_for_failure(engine, config, port))
@@ -93,6 +98,7 @@ async def serve(config: Config) -> int:
         await drain(engine, server, config.grace)
     await engine.stop()
     await server.stop()
+    await observation.stop()
     return 0 if engine.failure is None else _report(engine.failure)
 
 
@@ -170,6 +176,14 @@ def _server_settings(config: Config) -> ServerSettings:
         max_open_requests=config.max_open_requests,
         max_open_bytes=config.max_open_bytes,
         log_prompts=config.log_prompts,
+    )
+
+
+def _observation_settings(config: Config) -> ObservationSettings:
+    return ObservationSettings(
+        metrics_host=config.metrics_host or config.host,
+        metrics_port=config.metrics_port,
+        otlp_endpoint=config.otlp_endpoint,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -11,9 +12,10 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from server.engine.engine import Engine
-from server.rpc.call import OpenCalls
+from server.observe.call_record import CallObserver
+from server.rpc.call import SERVICE, OpenCalls
 from server.rpc.health import Health
-from server.rpc.servicer import SERVICE, GenerationServicer, ServicerSettings, Workers
+from server.rpc.servicer import GenerationServicer, ServicerSettings, Workers
 from server.rpc.text_workers import TextWorkers
 
 TEXT_WORKERS = 4
@@ -53,9 +55,9 @@ class ServerSettings:
 class Server:
     """Answers from `start` on; until the engine is ready, with NOT_SERVING and UNAVAILABLE."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+    def __init__(self, engine: Engine, settings: ServerSettings, observers: Sequence[CallObserver] = ()) -> None:
         self._settings = settings
-        self._calls = OpenCalls(settings.max_open_requests, settings.max_open_bytes)
+        self._calls = OpenCalls(settings.max_open_requests, settings.max_open_bytes, observers)
         self._workers = Workers(text=TextWorkers(TEXT_WORKERS), slow=TextWorkers(SLOW_WORKERS))
         self._health = Health(engine, services=(SERVICE,))
         self._following: asyncio.Task[None] | None = None
