@@ -25,8 +25,8 @@ class MetricsServer:
 
     def __init__(self, metrics: Metrics, host: str, port: int) -> None:
         """A `port` of 0 takes any free one."""
-        self._metrics, self._host, self._port = metrics, host, port
-        self._open_count = 0
+        self.metrics, self._host, self._port = metrics, host, port
+        self.open_count = 0
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
@@ -44,9 +44,9 @@ class MetricsServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open_count += 1
+        self.open_count += 1
         try:
-            if self._open_count <= MAX_CONNECTIONS:
+            if self.open_count <= MAX_CONNECTIONS:
                 # Who sends no request, sends too much of it or leaves early gets no answer.
                 with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                     async with asyncio.timeout(EXCHANGE_TIME):
@@ -54,7 +54,7 @@ class MetricsServer:
                         writer.write(await self._answer(head.decode("latin-1")))
                         await writer.drain()
         finally:
-            self._open_count -= 1
+            self.open_count -= 1
             writer.close()
 
     async def _answer(self, head: str) -> bytes:
@@ -65,7 +65,7 @@ class MetricsServer:
             return _response(HTTPStatus.NOT_FOUND, "text/plain", f"the metrics are at {PATH}\n".encode())
         if method not in ("GET", "HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"GET reads the metrics\n")
-        exposition = await asyncio.to_thread(self._metrics.exposition, _header("accept", headers))
+        exposition = await asyncio.to_thread(self.metrics.exposition, _header("accept", headers))
         return _response(HTTPStatus.OK, exposition.content_type, exposition.body, with_body=method == "GET")
 
 
