@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 STUBS  := client/treadle/v1
 
-.PHONY: serve test check format protos stubs-fresh clean
+.PHONY: serve test check format protos stubs-fresh dashboard-picture clean
 
 serve: $(STAMP)  ## Serve the default model on 127.0.0.1:50051 until Ctrl-C; pass more flags as ARGS="--max-slots 8"
 	@exec $(BIN)/python -m server $(ARGS)
@@ -34,6 +34,10 @@ stubs-fresh: $(STAMP)
 	@fresh=$$(mktemp -d) && $(call generate,$$fresh) && \
 	diff -r -x __init__.py -x __pycache__ $$fresh/treadle/v1 $(STUBS) && rm -r $$fresh || \
 	{ echo "$(STUBS) is stale: run 'make protos' and commit the result" >&2; exit 1; }
+
+dashboard-picture: $(STAMP)  ## Draw docs/observability/dashboard.png from a real run; needs `prometheus` on the path
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/observability/render_dashboard.py $(ARGS)
 
 define generate
 PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iprotos \

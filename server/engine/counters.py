@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from server.engine.histogram import Histogram, HistogramSnapshot
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+MILLISECONDS = (1, 2.5, 5, 7.5, 10, 15, 20, 30, 40, 50, 75, 100, 150, 200, 250, 300, 500, 1_000, 2_500, 5_000, 10_000)
+SECONDS = tuple(milliseconds / 1000 for milliseconds in MILLISECONDS)
 TOKENS = tuple(float(1 << power) for power in range(14))
 
 
