@@ -73,7 +73,7 @@ class Prometheus:
 def _series(answered: dict[str, Any], legend: str, start: float) -> Series:
     for label, value in answered["metric"].items():
         legend = legend.replace("{{" + label + "}}", value)
-    points = [(float(moment) - start, float(value)) for moment, value in answered["values"]]
+    points = [(float(moment) - start, float(value)) for moment, value in answered["values"] if value != "NaN"]
     return Series(legend, [moment for moment, _ in points], [value for _, value in points])
 
 
@@ -149,7 +149,8 @@ def _call(i: int, address: str, wanted: list[int], over: threading.Event) -> Non
             try:
                 if turn % 11 == 0:
                     client.complete(beginning, temperature=-1)
-                stream = client.generate(beginning + SUBJECTS[turn % len(SUBJECTS)], max_new_tokens=tokens)
+                prompt = beginning + SUBJECTS[turn % len(SUBJECTS)]
+                stream = client.generate(prompt, max_new_tokens=tokens, ignore_eos=turn % 3 > 0)
                 for heard, _ in enumerate(stream):
                     if turn % 13 == 0 and heard == 5:
                         break
@@ -214,13 +215,7 @@ def _draw_lines(axes: Axes, panel: dict[str, Any], series: list[Series]) -> None
     for i, each in enumerate(series):
         colour = COLOURS[i % len(COLOURS)]
         axes.plot(each.times, each.values, label=each.name, color=colour, linewidth=1.2)
-        axes.fill_between(
-            each.times,
-            [0.0 if value == value else value for value in each.values],
-            each.values,
-            color=colour,
-            alpha=0.08,
-        )
+        axes.fill_between(each.times, each.values, color=colour, alpha=0.08)
 
 
 def _filled_in(expression: str) -> str:
