@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 STUBS  := client/treadle/v1
 
-.PHONY: serve test check format protos stubs-fresh clean
+.PHONY: serve test check format protos stubs-fresh dashboard-picture clean
 
 serve: $(STAMP)  ## Serve the default model on 127.0.0.1:50051 until Ctrl-C; pass more flags as ARGS="--max-slots 8"
 	@exec $(BIN)/python -m server $(ARGS)
@@ -35,6 +35,10 @@ stubs-fresh: $(STAMP)
 	diff -r -x __init__.py -x __pycache__ $$fresh/treadle/v1 $(STUBS) && rm -r $$fresh || \
 	{ echo "$(STUBS) is stale: run 'make protos' and commit the result" >&2; exit 1; }
 
+dashboard-picture: $(STAMP)  ## Draw docs/observability/dashboard.png from a real run; needs `prometheus` on the path
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/observability/render_dashboard.py $(ARGS)
+
 define generate
 PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iprotos \
 	--python_out=$(1) --mypy_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1) protos/treadle/v1/*.proto
@@ -45,7 +49,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Treadle needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade pip
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[server,dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[server,tracing,dev]'
 	@touch $@
 
 clean:  ## Remove what the other targets made here; the model cache stays

@@ -18,10 +18,13 @@ from server.config import Config, ConfigError, parse_config, service_links, unkn
 from server.engine.engine import Engine, EngineSettings, Lifecycle, Served
 from server.model.errors import ModelNotServable
 from server.observe.logs import set_up_logs
+from server.observe.metrics_server import CannotServeMetrics
+from server.observe.observation import Observation, ObservationSettings, TracingNotInstalled
 from server.rpc.security.errors import BadSecurityFile
 from server.rpc.security.limits import Limits
 from server.rpc.security.settings import JWTSettings, SecuritySettings, TLSFiles
 from server.rpc.server import CannotListen, Server, ServerSettings
+from server.rpc.statuses import REASONS
 
 log = structlog.stdlib.get_logger("treadle.main")
 
@@ -44,9 +47,9 @@ def main(arguments: Sequence[str]) -> int:
             load(config)
             return 0
         return asyncio.run(serve(config))
-    except ConfigError as error:
+    except (ConfigError, TracingNotInstalled) as error:
         return _give_up(str(error), EXIT_BAD_SETTING)
-    except (BadSecurityFile, CannotListen, ModelNotServable) as error:
+    except (BadSecurityFile, CannotListen, CannotServeMetrics, ModelNotServable) as error:
         return _give_up(str(error), EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -85,9 +88,11 @@ async def serve(config: Config) -> int:
     """Serves until a signal or the engine's failure ends it; the exit status."""
     stopping = _stopping_on_signals()
     engine = Engine(lambda: load(config), _engine_settings(config))
-    server = Server(engine, _server_settings(config))
+    observation = Observation(engine, _observation_settings(config), REASONS)
+    server = Server(engine, _server_settings(config), observation.observers)
+    metrics_port = await observation.start()
     port = await server.start()
-    log.info("listening; the model loads", host=config.host, port=port)
+    log.info("listening; the model loads", host=config.host, port=port, metrics_port=metrics_port)
     engine.start()
     signalled = asyncio.create_task(stopping.wait())
     failed = asyncio.create_task(_announce_then_wait_for_failure(engine, config, port))
@@ -96,6 +101,7 @@ async def serve(config: Config) -> int:
         await drain(engine, server, config.grace)
     await engine.stop()
     await server.stop()
+    await observation.stop()
     return 0 if engine.failure is None else _report(engine.failure)
 
 
@@ -196,6 +202,14 @@ def _security_settings(config: Config) -> SecuritySettings:
         is_reflection_open=config.auth_reflection == "open",
         limits=Limits(config.identity_max_concurrent, config.identity_max_queued, config.identity_tokens_per_minute),
         limits_file=config.identity_limits_file,
+    )
+
+
+def _observation_settings(config: Config) -> ObservationSettings:
+    return ObservationSettings(
+        metrics_host=config.metrics_host or config.host,
+        metrics_port=config.metrics_port,
+        otlp_endpoint=config.otlp_endpoint,
     )
 
 

@@ -49,6 +49,16 @@ def _whole(least: int, most: int) -> Kind:
     return Kind("N", read)
 
 
+def _port_or_off(text: str) -> int | None:
+    return None if text == "off" else _whole(0, 65535).read(text)
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://\S+", text):
+        raise ValueError("must be a URL of http:// or https://")
+    return text
+
+
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -124,6 +134,8 @@ def _switch(text: str) -> bool:
 
 TEXT = Kind("NAME", _text)
 PATH = Kind("PATH", lambda text: Path(_text(text)).expanduser())
+PORT_OR_OFF = Kind("N|off", _port_or_off, lambda value: "off" if value is None else str(value))
+URL = Kind("URL", _url)
 SWITCH = Kind("", _switch, lambda value: str(value).lower())
 
 MOST_MESSAGE_BYTES = 512 << 20
@@ -140,6 +152,7 @@ DEFAULTS = "Defaults of requests"
 CALLS = "Calls"
 LIFE = "Starting and stopping"
 LOGS = "Logs"
+OBSERVATION = "Metrics and traces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +305,16 @@ class Config:
     log_format: str = _setting(LOGS, _choice("auto", "json", "text"), "auto", "auto is text on a terminal, else json")
     log_level: str = _setting(LOGS, _choice("debug", "info", "warning", "error"), "info", "least level that is logged")
     log_prompts: bool = _setting(LOGS, SWITCH, False, "log prompts and generated text too")
+
+    metrics_port: int | None = _setting(
+        OBSERVATION, PORT_OR_OFF, 9464, "port for Prometheus, at /metrics; 0 takes any free one, off serves none"
+    )
+    metrics_host: str | None = _setting(
+        OBSERVATION, _optional(TEXT), None, "address the metrics' port listens on; unset: as --host"
+    )
+    otlp_endpoint: str | None = _setting(
+        OBSERVATION, _optional(URL), None, "OTLP collector that takes traces by gRPC, such as http://localhost:4317"
+    )
 
     def __post_init__(self) -> None:
         if self.max_step_tokens <= self.max_slots:

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import TypeVarTuple
 
 from server.engine.constraint import ConstraintCompiler
+from server.engine.counters import Counts
 from server.engine.errors import Draining, DuplicateRequestId, EngineDied, EngineError, NotReady, SlowReader
 from server.engine.events import Failure, Result
 from server.engine.load import Load
@@ -151,6 +152,12 @@ class Engine:
         if self._scheduler is None:
             raise NotReady("the model is loading")
         return self._scheduler.load()
+
+    def counts(self) -> Counts:
+        """Raises NotReady until there is a model, warm."""
+        if self._scheduler is None:
+            raise NotReady("the model is loading")
+        return self._scheduler.counts()
 
     def is_making_progress(self) -> bool:
         """Whether the thread lives and its loop turns; true while the model loads, whose time has no known bound."""

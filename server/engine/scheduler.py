@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from server.engine.block_pool import BlockPool
+from server.engine.counters import Counters, Counts
 from server.engine.errors import ConstraintFailed, Draining, EngineError, StepFailed
 from server.engine.events import Event, Failure
 from server.engine.faults import probe, step_isolating_faults
@@ -75,6 +76,7 @@ class Scheduler:
         self.turned_at = self._clock()
         self._ready_at = time.time()
         self._throughput = Throughput()
+        self._counters = Counters()
         self._failed_steps = 0
         self._deliver_to_streams = deliver
         self._deliveries: list[Delivery] = []
@@ -135,7 +137,10 @@ class Scheduler:
         plan = self.plan_step()
         began_at = self._clock()
         outcome = step_isolating_faults(self.model, plan)
-        self.step_budget.learn(plan, self._clock() - began_at)
+        duration = self._clock() - began_at
+        self.step_budget.learn(plan, duration)
+        self._counters.step_durations.observe(duration)
+        self._counters.step_tokens.observe(sum(len(span.token_ids) for span in plan.spans))
         self.take_outcome(plan, outcome)
 
     def retire_finished(self) -> None:
@@ -182,6 +187,7 @@ class Scheduler:
             self._mark_computed(seq, len(span.token_ids))
             seq.append_prompt_logprobs(outcome.prompt_logprobs.get(span.slot, ()))
             if isinstance(drawn, Drawn):
+                self._count_token(seq, now)
                 seq.append(drawn, now)
         self._throughput.add(sum(isinstance(drawn, Drawn) for drawn in outcome.draws), now)
         self._check_model_works(outcome)
@@ -210,6 +216,10 @@ class Scheduler:
             since=self._ready_at,
         )
 
+    def counts(self) -> Counts:
+        """From any thread."""
+        return self._counters.snapshot()
+
     def check_integrity(self) -> None:
         """Raises AssertionError where a block or a slot is lost, doubled or held by a sequence that does not run."""
         self.pool.check_integrity(seq.block_ids for seq in self.running.values())
@@ -227,6 +237,8 @@ class Scheduler:
         self.pool.share(shared)
         slot = next(slot for slot in range(self.max_slots) if slot not in self.running)
         new = self.pool.allocate(self.pool.blocks_for(len(seq.token_ids)) - len(shared))
+        if not seq.was_admitted:
+            self._count_prompt(seq, len(shared) * self.pool.block_size)
         seq.admit(slot, shared + new, len(shared) * self.pool.block_size, self._clock())
         self.running[slot] = seq
 
@@ -321,8 +333,20 @@ class Scheduler:
 
     def _preempt(self, seq: Sequence) -> None:
         """Back into the line: its tokens stay known, and are computed again when it is admitted again."""
+        self._counters.preemptions += 1
         self._free(seq)
         self.waiting.add(seq)
+
+    def _count_prompt(self, seq: Sequence, found: int) -> None:
+        self._counters.prompt_tokens += seq.prompt_count
+        if self.prefix_cache:
+            self._counters.prefix_queried_tokens += seq.prompt_count
+            self._counters.prefix_found_tokens += found
+
+    def _count_token(self, seq: Sequence, now: float) -> None:
+        self._counters.generated_tokens += 1
+        if seq.last_token_at is not None:
+            self._counters.token_gaps.observe(now - seq.last_token_at)
 
     def _free(self, seq: Sequence) -> None:
         assert seq.slot is not None

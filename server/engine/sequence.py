@@ -52,6 +52,7 @@ class Sequence:
         self._unsent_logprobs: list[TokenLogprob] = []
         self._admitted_at: float | None = None
         self._first_token_at: float | None = None
+        self.last_token_at: float | None = None
 
     @property
     def prompt_count(self) -> int:
@@ -154,6 +155,7 @@ class Sequence:
         """Takes the token that a step has chosen."""
         token_id = drawn.token_id
         self._first_token_at = now if self._first_token_at is None else self._first_token_at
+        self.last_token_at = now
         self.token_ids.append(token_id)
         self._unsent_ids.append(token_id)
         if self._history is not None:
@@ -208,6 +210,11 @@ class Sequence:
         self.slot, self.block_ids, self.computed = slot, block_ids, computed
         if self._admitted_at is None:
             self._admitted_at, self.cached_count = now, computed
+
+    @property
+    def was_admitted(self) -> bool:
+        """Whether it has ever had a slot."""
+        return self._admitted_at is not None
 
     def leave_slot(self) -> None:
         """Forgets what was computed; everything that was said to the client stays said."""

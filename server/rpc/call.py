@@ -7,7 +7,7 @@ carries the request id in its trailing metadata, and every end is one line in th
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,9 +15,12 @@ from typing import Any, TypeAlias
 
 import grpc
 import structlog
+from treadle.v1 import generation_pb2 as pb
 
 from server.engine.errors import InvalidArgument
 from server.engine.events import PromptLogprobs, Result, Started, Tokens
+from server.engine.request import Request
+from server.observe.call_record import CallObserver, CallRecord, GenerationFacts, Operation
 from server.rpc.errors import TooManyOpenBytes, TooManyOpenCalls
 from server.rpc.request_id import METADATA_KEY, check_request_id, new_request_id
 from server.rpc.security.caller import Caller, caller_of
@@ -27,6 +30,9 @@ from server.rpc.statuses import DETAILS_KEY, UNEXPECTED, answer_to, status_of
 log = structlog.stdlib.get_logger("treadle.rpc")
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+SERVICE = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
+TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
+"""Of W3C Trace Context, https://www.w3.org/TR/trace-context/."""
 STATUS_TIME = 1.0
 """Seconds for a status to be taken over by the connection."""
 
@@ -43,6 +49,7 @@ class Call:
     """None where nobody has to prove who they are."""
     account: Account = field(default_factory=Account)
     """The caller's."""
+    trace_context: Mapping[str, str] = field(default_factory=dict)
     request_id: str = field(default_factory=new_request_id)
     is_id_claimed: bool = False
     """Whether the client claims the id for this call alone: by the request's own field, not by metadata, which an
@@ -56,19 +63,25 @@ class Call:
     message_bytes: int = 0
     """Of the request message, which lives as long as the call."""
     started: list[Started] = field(default_factory=list)
-    """Of its generations, as is `results`."""
-    results: list[Result] = field(default_factory=list)
+    """Of its generations."""
+    asked: GenerationFacts | None = None
+    results: dict[int, Result] = field(default_factory=dict)
+    """By the index of the generation, as are `texts`."""
     token_count: int = 0
     prompt: str | None = None
     """Only where prompts are to be logged; as are `texts`."""
     texts: dict[int, str] | None = None
-    """By the index of the generation."""
 
     def name(self, request_id: str) -> None:
         """Takes the request's own id where it has one. Raises InvalidArgument where that could not be echoed."""
         if request_id:
             self.request_id = check_request_id("request_id", request_id)
             self.is_id_claimed = True
+
+    def ask(self, request: Request, model: str) -> None:
+        """Notes what it asks for, of the first of its generations."""
+        operation: Operation = "chat" if request.prompt_field == "chat" else "text_completion"
+        self.asked = GenerationFacts(operation, model, request.sampling, request.stopping.max_new_tokens)
 
     def hear(self, index: int, event: Started | PromptLogprobs | Tokens | Result) -> None:
         match event:
@@ -81,7 +94,7 @@ class Call:
                 if self.texts is not None:
                     self.texts[index] = self.texts.get(index, "") + event.text
             case Result():
-                self.results.append(event)
+                self.results[index] = event
 
     def log_end(self) -> None:
         facts = {
@@ -99,6 +112,23 @@ class Call:
         }
         log.info("request", **{name: fact for name, fact in facts.items() if fact is not None})
 
+    def record(self) -> CallRecord:
+        return CallRecord(
+            service=SERVICE,
+            rpc=self.rpc,
+            request_id=self.request_id,
+            status=self.status,
+            reason=self.reason,
+            arrived_at=self.arrived_at,
+            ended_at=time.monotonic(),
+            trace_context=self.trace_context,
+            asked=self.asked,
+            results=self.results,
+            prompt_tokens=sum(started.prompt_token_count for started in self.started),
+            generated_tokens=self.token_count,
+            cached_tokens=sum(started.cached_token_count for started in self.started),
+        )
+
     def _generation_facts(self) -> dict[str, object]:
         """Sums over the generations, the longest time in the queue, and the shortest to a first token."""
         if not self.started:
@@ -110,23 +140,23 @@ class Call:
             "completion_tokens": self.token_count,
         }
         if self.results:
-            timings = [result.timing for result in self.results]
+            timings = [result.timing for result in self.results.values()]
             first = [t.time_to_first_token for t in timings if t.time_to_first_token is not None]
             facts["queued"] = round(max(timing.queued for timing in timings), 4)
             facts["time_to_first_token"] = round(min(first), 4) if first else None
-            facts["finish"] = " ".join(dict.fromkeys(result.finish.reason.name for result in self.results))
+            facts["finish"] = " ".join(dict.fromkeys(result.finish.reason.name for result in self.results.values()))
         return facts
 
 
 class OpenCalls:
     """The calls that are open, at most `limit`, with request messages of at most `byte_limit` bytes in all.
 
-    A call is open until its status has left for the client.
+    A call is open until its status has left for the client. The observers are told of each when its body has ended.
     """
 
-    def __init__(self, limit: int, byte_limit: int, accounts: Accounts) -> None:
+    def __init__(self, limit: int, byte_limit: int, accounts: Accounts, observers: Sequence[CallObserver] = ()) -> None:
         self.limit, self.byte_limit = limit, byte_limit
-        self._accounts = accounts
+        self._accounts, self._observers = accounts, observers
         self.count = 0
         self.byte_count = 0
         self._ended = asyncio.Event()
@@ -140,7 +170,7 @@ class OpenCalls:
     @asynccontextmanager
     async def open(self, rpc: str, context: Context, refusal: Exception | None = None) -> AsyncIterator[Call]:
         """With a `refusal` the call ends with it, before it is counted."""
-        call = Call(rpc, context.peer(), caller_of(context))
+        call = Call(rpc, context.peer(), caller_of(context), trace_context=_trace_context(context))
         try:
             call.request_id = _id_in_metadata(context) or call.request_id
             if refusal is not None:
@@ -160,6 +190,8 @@ class OpenCalls:
             context.set_trailing_metadata(_trailing_metadata(call))
         finally:
             call.log_end()
+            for observer in self._observers:
+                observer.call_ended(call.record())
 
     def count_message(self, call: Call, size: int) -> None:
         """Raises TooManyOpenBytes where there is no room for the call's message of `size` bytes."""
@@ -208,3 +240,7 @@ def _id_in_metadata(context: Context) -> str | None:
         if key == METADATA_KEY and value:
             return check_request_id(f"metadata {METADATA_KEY}", str(value))
     return None
+
+
+def _trace_context(context: Context) -> Mapping[str, str]:
+    return {key: str(value) for key, value in context.invocation_metadata() or () if key in TRACE_HEADERS}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -11,11 +12,12 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from server.engine.engine import Engine
-from server.rpc.call import OpenCalls
+from server.observe.call_record import CallObserver
+from server.rpc.call import SERVICE, OpenCalls
 from server.rpc.health import Health
 from server.rpc.security.security import Security
 from server.rpc.security.settings import SecuritySettings
-from server.rpc.servicer import SERVICE, GenerationServicer, ServicerSettings, Workers
+from server.rpc.servicer import GenerationServicer, ServicerSettings, Workers
 from server.rpc.text_workers import TextWorkers
 
 TEXT_WORKERS = 4
@@ -59,10 +61,10 @@ class Server:
     Raises BadSecurityFile.
     """
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+    def __init__(self, engine: Engine, settings: ServerSettings, observers: Sequence[CallObserver] = ()) -> None:
         self._settings = settings
         self._security = Security(settings.security)
-        self._calls = OpenCalls(settings.max_open_requests, settings.max_open_bytes, self._security.accounts)
+        self._calls = OpenCalls(settings.max_open_requests, settings.max_open_bytes, self._security.accounts, observers)
         self._workers = Workers(text=TextWorkers(TEXT_WORKERS), slow=TextWorkers(SLOW_WORKERS))
         self._health = Health(engine, services=(SERVICE,))
         self._following: list[asyncio.Task[None]] = []

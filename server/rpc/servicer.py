@@ -18,7 +18,7 @@ from server.engine.errors import Draining, InvalidArgument
 from server.engine.events import Result
 from server.engine.tokenizer import Tokenizer
 from server.rpc import from_wire, to_wire
-from server.rpc.call import Call, Context, OpenCalls
+from server.rpc.call import SERVICE, Call, Context, OpenCalls
 from server.rpc.completions import Completions
 from server.rpc.constraint_from_wire import constraint
 from server.rpc.counts import check_count
@@ -27,8 +27,6 @@ from server.rpc.errors import MessageTooLarge
 from server.rpc.generations import Generations, in_engine
 from server.rpc.prompt_from_wire import check_known, text_or_chat
 from server.rpc.text_workers import TextWorkers
-
-SERVICE = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
 
 SMALL_MESSAGE_BYTES = 4 * 1024
 """Parsed in less time than it takes to hand them to another thread."""
@@ -145,6 +143,7 @@ class GenerationServicer:
             compiled,
             self._engine.settings.max_generations,
         )
+        call.ask(asked.requests[0], served.model.description.id)
         if self._settings.log_prompts:
             prompts = list(dict.fromkeys(request.prompt_token_ids for request in asked.requests))
             decode_all = partial(_decode_prompts, prompts, served.tokenizer)

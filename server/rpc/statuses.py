@@ -92,6 +92,8 @@ ANSWERS: Mapping[type[Exception], Answer] = MappingProxyType(
 UNEXPECTED = Answer(grpc.StatusCode.INTERNAL, "UNEXPECTED")
 """For what no type in the table names: a mistake in the server, whose message is for the log only."""
 
+REASONS = tuple(sorted({answer.reason for answer in (*ANSWERS.values(), UNEXPECTED)}))
+
 
 def answer_to(error: Exception) -> Answer:
     return ANSWERS.get(type(error), UNEXPECTED)

@@ -12,6 +12,8 @@ from treadle.connection import DEFAULT_TARGET, TLS, check_token
 from treadle.requests import GenerateOptions
 from treadle.version import __version__
 
+DEFAULT_INTERVAL = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -27,6 +29,8 @@ class Arguments:
     """The prompt, message or text; "-" stands for standard input, None for none given."""
     system: str | None
     best_of: int | None
+    interval: float
+    """Seconds between two looks of `top`."""
     options: GenerateOptions
 
 
@@ -51,6 +55,7 @@ def parse(argv: Sequence[str] | None) -> Arguments:
         text=getattr(given, "text", None),
         system=getattr(given, "system", None),
         best_of=getattr(given, "best_of", None),
+        interval=getattr(given, "interval", DEFAULT_INTERVAL),
         options=generation_flags.options(given),
     )
 
@@ -79,6 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     generation_flags.add_prompt(tokenize)
     _add(commands, "model", "describe the model that is served")
     _add(commands, "load", "say how busy the server is")
+    top = _add(commands, "top", "watch how busy the server is, until Ctrl-C")
+    top.add_argument(
+        "--interval", type=_seconds, default=DEFAULT_INTERVAL, metavar="SECONDS", help="between two looks (%(default)g)"
+    )
     _add(commands, "health", "say whether the server serves; exits with status 4 where it does not")
     return parser
 

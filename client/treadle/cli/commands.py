@@ -7,6 +7,7 @@ from treadle.cli.conversation import Conversation, converse
 from treadle.cli.exit_status import ExitStatus
 from treadle.cli.printing import print_json, print_record
 from treadle.cli.standard_input import read_all
+from treadle.cli.top import top
 from treadle.client import Client
 from treadle.server_info import Health
 
@@ -19,6 +20,7 @@ def run(arguments: Arguments) -> ExitStatus:
         "tokenize": tokenize,
         "model": model,
         "load": load,
+        "top": watch,
         "health": health,
     }
     with Client(arguments.address, tls=arguments.tls, token=arguments.token) as client:
@@ -62,6 +64,11 @@ def model(client: Client, arguments: Arguments) -> ExitStatus:
 
 def load(client: Client, arguments: Arguments) -> ExitStatus:
     print_record(client.load(timeout=arguments.timeout), as_json=arguments.json)
+    return ExitStatus.OK
+
+
+def watch(client: Client, arguments: Arguments) -> ExitStatus:
+    top(client, arguments)
     return ExitStatus.OK
 
 

@@ -15,6 +15,7 @@ from treadle.v1.generation_pb2_grpc import GenerationServiceStub
 
 from server.engine.engine import Engine, EngineSettings, Lifecycle, Served
 from server.engine.tokenizer import Tokenizer
+from server.observe.call_record import CallObserver
 from server.rpc.server import Server, ServerSettings
 from server.rpc.statuses import DETAILS_KEY
 from tests.server.fakes import FakeConstraints, FakeModel, FakeTokenizer
@@ -131,13 +132,16 @@ class Serving:
     async def start(self) -> "Serving":
         self.model.before_step = self.steps
         self.engine = Engine(self.load, self.engine_settings)
-        self.server = Server(self.engine, self.server_settings)
+        self.server = Server(self.engine, self.server_settings, self.observers())
         self.port = await self.server.start()
         self.engine.start()
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
         self.stub = GenerationServiceStub(self.channel)
         self.health = health_pb2_grpc.HealthStub(self.channel)
         return self
+
+    def observers(self) -> Sequence[CallObserver]:
+        return ()
 
     async def ready(self) -> "Serving":
         assert await self.engine.lifecycle_after(Lifecycle.LOADING) is Lifecycle.READY

@@ -1,0 +1,3 @@
+from tests.server.rpc.conftest import start
+
+__all__ = ["start"]
