@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
 
-# The image of the server:
-#   docker build --build-arg VARIANT=cpu .     torch for CPUs
-#   docker build --build-arg VARIANT=cuda .    torch with the CUDA libraries; the driver comes from the host
+# The image of the server, by `make image VARIANT=...`:
+#   cpu     torch for CPUs
+#   cuda    torch with the CUDA libraries; the driver comes from the host
 ARG PYTHON_VERSION=3.11
 ARG VARIANT=cpu
 

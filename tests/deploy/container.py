@@ -77,11 +77,11 @@ class Container:
     model: Path
     """A directory with a model, to be seen as /model."""
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
         """The image's process, by its own ENTRYPOINT, USER, WORKDIR and ENV: process 1 of its container."""
         stage = stages()[-1]
         user, group = stage.only("USER").split(":")
-        variables = stage.environment({"PATH": "/usr/local/bin:/usr/bin:/bin"})
+        variables = stage.environment({"PATH": "/usr/local/bin:/usr/bin:/bin"}) | environment
         process = [*stage.entrypoint(), *arguments]
         script = "\n".join(
             [
@@ -107,7 +107,7 @@ class Container:
         yield f"mount --bind {self.root} {self.root}"
         for path in SYSTEM:
             if Path(path).is_symlink():
-                yield f"ln -s {Path(path).readlink()} {self.root}{path}"
+                yield f"ln -sfn {Path(path).readlink()} {self.root}{path}"
             elif Path(path).exists():
                 yield from self._mount(path, path)
         packages = str(Path(str(importlib.metadata.distribution("pytest").locate_file(""))).resolve())

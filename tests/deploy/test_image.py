@@ -74,7 +74,9 @@ def image(open_directory: Path, image_wheel: Path) -> Container:
 
 @pytest.fixture
 def process(image: Container) -> "Iterator[subprocess.Popen[str]]":
-    process = image.start("--model=/model", "--host=127.0.0.1", "--port=0", "--kv-memory=4MiB")
+    process = image.start(
+        *("--model=/model", "--host=127.0.0.1", "--port=0", "--kv-memory=4MiB"), TREADLE_METRICS_PORT="0"
+    )
     yield process
     process.kill()
     process.communicate()
