@@ -18,16 +18,16 @@ RUN python -m venv /opt/treadle
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY client/treadle client/treadle
 COPY server server
-# Wheels alone: nothing needs a compiler, here or in the final image. The package itself is built from its source.
+# Wheels alone: what is required needs no compiler, here or in the final image.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/treadle/bin/pip install --only-binary :all: --no-binary treadle --constraint constraints.txt '.[server]'
+    /opt/treadle/bin/pip install --only-binary :all: --constraint constraints.txt '.[server]'
 
 FROM python:${PYTHON_VERSION}-slim-bookworm
 ARG VARIANT
 ARG VERSION=0.0.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="treadle" \
-      org.opencontainers.image.description="A text-generation server: gRPC, continuous batching, tokens streamed as they are made" \
+      org.opencontainers.image.description="A text-generation server: gRPC, continuous batching, every token streamed" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \

@@ -21,7 +21,7 @@ from tests.deploy.dockerfile import stages
 CACHE = "/var/cache/treadle"
 HOME = "/opt/treadle"
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc", "/sys", "/dev")
-ENTER = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private")
+ENTER = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 
 
 def reason_to_skip() -> str | None:

@@ -230,9 +230,10 @@ def test_a_mesh_ends_no_stream_and_tries_again_only_what_was_refused(layered: di
     (route,) = layered["istio"].only("VirtualService")["spec"]["http"]
     assert route["timeout"] == "0s"
     assert "perTryTimeout" not in route["retries"]
-    assert set(route["retries"]["retryOn"].split(",")) == {"connect-failure", "refused-stream", "unavailable"}
+    refusals = {"unavailable", "resource-exhausted"}
+    assert set(route["retries"]["retryOn"].split(",")) == {"connect-failure", "refused-stream"} | refusals
     annotations = layered["linkerd"].named("Service", "treadle")["metadata"]["annotations"]
-    assert annotations["retry.linkerd.io/grpc"] == "unavailable"
+    assert set(annotations["retry.linkerd.io/grpc"].split(",")) == refusals
     assert not any(name.startswith("timeout.linkerd.io/") for name in annotations)
 
 
