@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.deploy.distributions import Distributions
-from tests.deploy.dockerfile import REPOSITORY, sources
+from tests.deploy.dockerfile import REPOSITORY, Copy, copies
 
 RELEASED = ("protos", "CHANGELOG.md", "MANIFEST.in")
 """What the source distribution has beside what the image is built of."""
@@ -28,20 +28,20 @@ def open_directory() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def distributions(open_directory: Path) -> Distributions:
     """Built of a copy, as the build leaves files behind; the wheel is built of the source distribution."""
-    copy = copy_of(open_directory / "source", *sources(), *RELEASED)
+    wanted = [*(copy.source for copy in copies()), *RELEASED]
+    copy = lay_out(open_directory / "source", [Copy(name, name) for name in wanted])
     return build(copy, open_directory / "dist")
 
 
 @pytest.fixture(scope="session")
 def image_wheel(open_directory: Path) -> Path:
     """The wheel of nothing but what the Dockerfile copies."""
-    copy = copy_of(open_directory / "context", *sources())
-    return build(copy, open_directory / "image").wheel
+    return build(lay_out(open_directory / "context", copies()), open_directory / "image").wheel
 
 
-def copy_of(directory: Path, *names: str) -> Path:
-    for name in names:
-        source, target = REPOSITORY / name, directory / name
+def lay_out(directory: Path, wanted: list[Copy]) -> Path:
+    for copy in wanted:
+        source, target = REPOSITORY / copy.source, directory / copy.target
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))

@@ -37,6 +37,12 @@ class Stage:
         return words
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    source: str
+    target: str
+
+
 def stages() -> list[Stage]:
     text = (REPOSITORY / "Dockerfile").read_text()
     lines = re.sub(r"\\\n\s*", " ", re.sub(r"(?m)^\s*#.*\n", "", text)).splitlines()
@@ -50,7 +56,11 @@ def stages() -> list[Stage]:
     return found
 
 
-def sources() -> list[str]:
-    """What the build copies from the context."""
-    copies = [shlex.split(arguments) for stage in stages() for arguments in stage.of("COPY")]
-    return [source for words in copies if not words[0].startswith("--from") for source in words[:-1]]
+def copies() -> list[Copy]:
+    """What the build copies from its context."""
+    found = []
+    for words in (shlex.split(arguments) for stage in stages() for arguments in stage.of("COPY")):
+        *sources, target = words
+        if not words[0].startswith("--from"):
+            found += [Copy(name, f"{target}{name}" if target.endswith("/") else target) for name in sources]
+    return found
