@@ -5,7 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 STUBS  := client/treadle/v1
 
-.PHONY: serve test check format protos stubs-fresh dashboard-picture clean
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE   := registry.example.com/treadle
+VARIANT := cpu
+
+.PHONY: serve test check format protos stubs-fresh dashboard-picture image version clean
 
 serve: $(STAMP)  ## Serve the default model on 127.0.0.1:50051 until Ctrl-C; pass more flags as ARGS="--max-slots 8"
 	@exec $(BIN)/python -m server $(ARGS)
@@ -51,6 +55,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --upgrade pip
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[server,tracing,dev]'
 	@touch $@
+
+image:  ## Build the image: VARIANT=cpu or cuda, IMAGE=its name
+	docker build --build-arg VARIANT=$(VARIANT) --build-arg VERSION=$(VERSION) \
+		--build-arg REVISION=$$(git rev-parse HEAD) --tag $(IMAGE):$(VERSION)-$(VARIANT) .
+
+version:  ## Say the version, which pyproject.toml has
+	@echo $(VERSION)
 
 clean:  ## Remove what the other targets made here; the model cache stays
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
