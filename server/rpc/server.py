@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import grpc
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
-from grpc_reflection.v1alpha import reflection
 
 from server.engine.engine import Engine
 from server.rpc.call import OpenCalls
 from server.rpc.health import Health
+from server.rpc.reflection import serve_reflection
 from server.rpc.servicer import SERVICE, GenerationServicer, ServicerSettings, Workers
 from server.rpc.text_workers import TextWorkers
 
@@ -66,8 +66,7 @@ class Server:
         servicer = GenerationServicer(engine, self._calls, self._workers, servicer_settings)
         self._server.add_generic_rpc_handlers((servicer.handlers(),))
         add_HealthServicer_to_server(self._health.servicer, self._server)
-        services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(services, self._server)
+        serve_reflection(self._server, (SERVICE, health.SERVICE_NAME))
 
     async def start(self) -> int:
         """Listens, and returns the port. Raises CannotListen."""
