@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import grpc
 from google.protobuf import descriptor_pool, text_format
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.reflection import aio
@@ -19,7 +20,7 @@ V1 = ALPHA.replace("v1alpha", "v1")
 def serve_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
     """Answers questions about these services, whose descriptors are in the default pool, and about reflection."""
     _describe_v1(descriptor_pool.Default())
-    servicer = aio.ReflectionServicer((*services, ALPHA, V1))
+    servicer = aio.ReflectionServicer((*services, ALPHA, V1), pool=Symbols(descriptor_pool.Default()))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     info = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
@@ -27,6 +28,23 @@ def serve_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(V1, {"ServerReflectionInfo": info}),))
+
+
+class Symbols:
+    """A descriptor pool as the stock servicer asks it, which finds methods by their names too, as the protocol says."""
+
+    def __init__(self, pool: descriptor_pool.DescriptorPool) -> None:
+        self._pool = pool
+        self.FindFileByName = pool.FindFileByName
+        self.FindMessageTypeByName = pool.FindMessageTypeByName
+        self.FindExtensionByNumber = pool.FindExtensionByNumber
+        self.FindAllExtensions = pool.FindAllExtensions
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:  # noqa: N802 - the pool's name
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            return self._pool.FindMethodByName(symbol).containing_service.file
 
 
 def _describe_v1(pool: descriptor_pool.DescriptorPool) -> None:

@@ -74,6 +74,13 @@ async def test_the_api_is_described_as_it_is(serving: Serving, version: str) -> 
 
 
 @both_versions
+async def test_a_method_and_an_enum_value_are_symbols_too(serving: Serving, version: str) -> None:
+    for symbol in ("treadle.v1.GenerationService.Generate", "treadle.v1.FINISH_REASON_TIME_LIMIT"):
+        pool = await described(serving, version, symbol)
+        assert pool.FindFileByName(pb.DESCRIPTOR.name)
+
+
+@both_versions
 @pytest.mark.parametrize("detail", ["ErrorInfo", "BadRequest", "RetryInfo"])
 async def test_the_details_of_an_error_can_be_read_with_reflection(serving: Serving, version: str, detail: str) -> None:
     pool = await described(serving, version, f"google.rpc.{detail}")
