@@ -39,8 +39,9 @@ def address(tools: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"line{example.line}")
 def test_the_command_prints_what_the_document_says(example: Example, address: str, tools: str) -> None:
-    if "| jq " in example.command and shutil.which("jq") is None:
-        pytest.skip("jq is not installed")
+    for tool in ("buf", "jq"):
+        if f"{tool} " in example.command and shutil.which(tool, path=tools) is None:
+            pytest.skip(f"{tool} is not installed")
     ended = subprocess.run(
         ["bash", "-c", example.command.replace(ADDRESS, address)],
         env={**os.environ, "PATH": tools},
