@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 STUBS  := client/treadle/v1
 
-.PHONY: serve test check format protos stubs-fresh clean
+.PHONY: serve test check format protos stubs-fresh breaking clean
 
 serve: $(STAMP)  ## Serve the default model on 127.0.0.1:50051 until Ctrl-C; pass more flags as ARGS="--max-slots 8"
 	@exec $(BIN)/python -m server $(ARGS)
@@ -14,7 +14,7 @@ test: check  ## Every check, then every test; pass pytest arguments as ARGS="-k 
 	$(BIN)/python -m server --fetch-only
 	$(BIN)/pytest $(ARGS)
 
-check: $(STAMP) stubs-fresh  ## Format, lint, types, import contracts, proto lint
+check: $(STAMP) stubs-fresh breaking  ## Format, lint, types, import contracts, proto lint, API compatibility
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -34,6 +34,13 @@ stubs-fresh: $(STAMP)
 	@fresh=$$(mktemp -d) && $(call generate,$$fresh) && \
 	diff -r -x __init__.py -x __pycache__ $$fresh/treadle/v1 $(STUBS) && rm -r $$fresh || \
 	{ echo "$(STUBS) is stale: run 'make protos' and commit the result" >&2; exit 1; }
+
+breaking: $(STAMP)  ## Compare the API with that of the last release before this commit
+	@release=$$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null) || \
+	{ echo "breaking: there is no release (no tag v*) to compare the API with"; exit 0; }; \
+	old=$$(mktemp -d) && git archive "$$release" protos | tar --extract --directory "$$old" && \
+	echo "breaking: comparing the API with that of $$release" && \
+	$(BIN)/buf breaking protos --against "$$old/protos"; status=$$?; rm -rf "$$old"; exit $$status
 
 define generate
 PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iprotos \

@@ -48,7 +48,7 @@ call.on("error", (error) => {
   process.exitCode = 1;
   console.error(`\n${grpc.status[error.code]}: ${error.details}`);
   const info = errorInfo(error);
-  if (info) console.error(`reason ${info.reason}`, info.metadata);
+  if (info) console.error(`reason ${info.reason} ${JSON.stringify(info.metadata, ["field", "value", "limit"])}`);
 });
 call.on("end", () => {
   // "end" comes after "error" too: only a Result says that the generation is whole.
