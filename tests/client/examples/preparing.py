@@ -44,7 +44,7 @@ class Prepared:
 
 def node(cache: Path) -> Prepared:
     """The example with its packages in the cache, where they are installed once."""
-    _need("node", "npm")
+    need("node", "npm")
     folder = cache / EXAMPLES / "node"
     manifest = (EXAMPLES / "node/package.json").read_text()
     is_installed = (folder / "node_modules").is_dir() and (folder / "package.json").read_text() == manifest
@@ -63,7 +63,7 @@ def node(cache: Path) -> Prepared:
 
 def go(workspace: Path) -> Prepared:
     """The example, built with the libraries that are packages of the system, in a workspace of its own."""
-    _need("go", "gofmt", "buf", "protoc-gen-go", "protoc-gen-go-grpc")
+    need("go", "gofmt", "buf", "protoc-gen-go", "protoc-gen-go-grpc")
     for library in ("google.golang.org/grpc", "google.golang.org/protobuf"):
         if not (GOCODE / "src" / library).is_dir():
             pytest.skip(f"{library} is not installed as a package of the system")
@@ -75,11 +75,11 @@ def go(workspace: Path) -> Prepared:
 
 
 def shell() -> Prepared:
-    _need("bash", "grpcurl", "jq")
+    need("bash", "grpcurl", "jq")
     return Prepared(EXAMPLES / "shell")
 
 
-def _need(*tools: str) -> None:
+def need(*tools: str) -> None:
     for tool in tools:
         if shutil.which(tool, path=PATH) is None:
             pytest.skip(f"{tool} is not installed")
