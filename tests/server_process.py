@@ -7,8 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-FAKE = "tests.server.serve_fake"
-"""Over a model that is there at once, and whose text means nothing."""
 REAL = "server"
 """Over the default model."""
 

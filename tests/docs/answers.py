@@ -1,6 +1,7 @@
 """What a command printed, as far as it is the same on every run: JSON messages and lines of text."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ DEPENDS = frozenset(
     }
 )
 """Depends on the machine and on what was asked before; left out where it is 0."""
+DEADLINE = re.compile("context deadline exceeded|Deadline Exceeded")
+"""The client's words and the server's: whichever notices first is heard."""
 TOLERANCE = 0.02
 """Of log-probabilities, whose last digits are the machine's."""
 
@@ -40,7 +43,8 @@ def parsed(output: str) -> Answer:
         message, end = decoder.raw_decode(rest)
         messages.append(_steady(message))
         rest = rest[end:].lstrip()
-    return Answer(list(_joined(messages)), [" ".join(line.split()) for line in rest.splitlines()])
+    lines = [DEADLINE.sub("deadline exceeded", " ".join(line.split())) for line in rest.splitlines()]
+    return Answer(list(_joined(messages)), lines)
 
 
 def nearly(value: Any) -> Any:
