@@ -53,7 +53,7 @@ def node(cache: Path) -> Prepared:
         (cache / "protos").symlink_to(PROTOS)
     if not is_installed:
         shutil.rmtree(folder / "node_modules", ignore_errors=True)
-        command = ["npm", "install", "--no-audit", "--no-fund", "--fetch-retries=1", "--loglevel=error"]
+        command = ["npm", "install", "--no-audit", "--no-fund", "--fetch-retries=0", "--loglevel=error"]
         installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=MOST_SECONDS)
         if installed.returncode:
             shutil.rmtree(folder / "node_modules", ignore_errors=True)
