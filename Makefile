@@ -9,7 +9,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE   := registry.example.com/treadle
 VARIANT := cpu
 
-.PHONY: serve test check format protos stubs-fresh dashboard-picture image version clean
+.PHONY: serve test check format protos stubs-fresh breaking dashboard-picture image version clean
 
 serve: $(STAMP)  ## Serve the default model on 127.0.0.1:50051 until Ctrl-C; pass more flags as ARGS="--max-slots 8"
 	@exec $(BIN)/python -m server $(ARGS)
@@ -18,7 +18,7 @@ test: check  ## Every check, then every test; pass pytest arguments as ARGS="-k 
 	$(BIN)/python -m server --fetch-only
 	$(BIN)/pytest $(ARGS)
 
-check: $(STAMP) stubs-fresh  ## Format, lint, types, import contracts, proto lint
+check: $(STAMP) stubs-fresh breaking  ## Format, lint, types, import contracts, proto lint, API compatibility
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -42,6 +42,13 @@ stubs-fresh: $(STAMP)
 dashboard-picture: $(STAMP)  ## Draw docs/observability/dashboard.png from a real run; needs `prometheus` on the path
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/observability/render_dashboard.py $(ARGS)
+
+breaking: $(STAMP)  ## Compare the API with that of the last release before this commit
+	@release=$$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null) || \
+	{ echo "breaking: there is no release (no tag v*) to compare the API with"; exit 0; }; \
+	old=$$(mktemp -d) && git archive "$$release" protos | tar --extract --directory "$$old" && \
+	echo "breaking: comparing the API with that of $$release" && \
+	$(BIN)/buf breaking protos --against "$$old/protos"; status=$$?; rm -rf "$$old"; exit $$status
 
 define generate
 PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iprotos \

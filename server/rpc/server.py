@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import grpc
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
-from grpc_reflection.v1alpha import reflection
 
 from server.engine.engine import Engine
 from server.observe.call_record import CallObserver
 from server.rpc.call import SERVICE, OpenCalls
 from server.rpc.health import Health
+from server.rpc.reflection import serve_reflection
 from server.rpc.security.security import Security
 from server.rpc.security.settings import SecuritySettings
 from server.rpc.servicer import GenerationServicer, ServicerSettings, Workers
@@ -76,8 +76,7 @@ class Server:
         servicer = GenerationServicer(engine, self._calls, self._workers, servicer_settings)
         self._server.add_generic_rpc_handlers((servicer.handlers(),))
         add_HealthServicer_to_server(self._health.servicer, self._server)
-        services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(services, self._server)
+        serve_reflection(self._server, (SERVICE, health.SERVICE_NAME))
 
     async def start(self) -> int:
         """Listens, and returns the port. Raises CannotListen."""

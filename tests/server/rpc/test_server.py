@@ -1,30 +1,13 @@
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from treadle.v1 import generation_pb2 as pb
 
 from server.rpc.server import CannotListen
 from tests.server.rpc.serving import SERVER, Serving, Start, eventually, generate_request
-
-
-async def test_reflection_lists_the_services_and_has_their_descriptors(serving: Serving) -> None:
-    async def questions() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
-        yield reflection_pb2.ServerReflectionRequest(list_services="")
-        yield reflection_pb2.ServerReflectionRequest(file_containing_symbol="treadle.v1.GenerationService")
-
-    stub = reflection_pb2_grpc.ServerReflectionStub(serving.channel)
-    listed, described = [answer async for answer in stub.ServerReflectionInfo(questions())]
-    assert {service.name for service in listed.list_services_response.service} == {
-        "treadle.v1.GenerationService",
-        "grpc.health.v1.Health",
-        "grpc.reflection.v1alpha.ServerReflection",
-    }
-    assert described.file_descriptor_response.file_descriptor_proto
 
 
 async def test_every_method_of_the_service_is_served(serving: Serving) -> None:

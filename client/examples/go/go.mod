@@ -1,0 +1,3 @@
+module treadle.example
+
+go 1.21
