@@ -1,4 +1,7 @@
-"""The process of `python -m server`, but for its model: a fake one that is slow, and that a "!" in a prompt kills."""
+"""The process of `python -m server`, but for its model: a fake one that is slow, and that a "!" in a prompt kills.
+
+With --model=long it is slower still and takes requests of thousands of tokens.
+"""
 
 import sys
 import time
@@ -8,14 +11,24 @@ from server.config import Config
 from server.engine.engine import Served
 from server.engine.plan import StepPlan
 from server.model.errors import ModelNotServable
-from tests.server.fakes import FakeConstraints, FakeModel, FakeTokenizer
+from tests.server.fakes import FakeConstraints, FakeModel, FakeTokenizer, describe
 
 STEP_SECONDS = 0.02
+LONG_STEP_SECONDS = 0.1
 DEADLY = ord("!")
 
 
 def before_step(plan: StepPlan) -> None:
     time.sleep(STEP_SECONDS)
+    die_of_a_deadly_prompt(plan)
+
+
+def before_long_step(plan: StepPlan) -> None:
+    time.sleep(LONG_STEP_SECONDS)
+    die_of_a_deadly_prompt(plan)
+
+
+def die_of_a_deadly_prompt(plan: StepPlan) -> None:
     if any(DEADLY in span.token_ids for span in plan.spans):
         raise SystemExit("the prompt was deadly")
 
@@ -28,6 +41,9 @@ def load(config: Config) -> Served:
             raise ModelNotServable("unservable cannot be served: it is a test")
         case "broken":
             raise RuntimeError("broken on purpose")
+        case "long":
+            description = describe(kv_block_count=4096, context_length=4096)
+            return Served(FakeModel(description, before_long_step), FakeTokenizer(), FakeConstraints())
     return Served(FakeModel(before_step=before_step), FakeTokenizer(), FakeConstraints())
 
 
