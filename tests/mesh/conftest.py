@@ -4,7 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +13,9 @@ import pytest
 from tests.mesh.envoy import SHIPPED, Change, Envoy, addresses, fitted, unchanged
 from tests.mesh.replica import ROOT, Replica
 
-StartReplica = Callable[..., Replica]
+
+class StartReplica(Protocol):
+    def __call__(self, *flags: str, host: str = ..., port: int = ..., model: str = ...) -> Replica: ...
 
 
 class StartEnvoy(Protocol):
@@ -41,8 +43,8 @@ def start_replica() -> Iterator[StartReplica]:
     """Starts replicas that end with the module's tests."""
     started: list[Replica] = []
 
-    def start(*flags: str, **options: str) -> Replica:
-        started.append(Replica.start(*flags, **options))  # type: ignore[arg-type]  # a port is no text
+    def start(*flags: str, host: str = "127.0.0.1", port: int = 0, model: str = "long") -> Replica:
+        started.append(Replica.start(*flags, host=host, port=port, model=model))
         return started[-1]
 
     yield start

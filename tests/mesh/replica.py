@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from treadle import Client, Load, RetryPolicy, TreadleError
+from treadle import Client, Load, RetryPolicy
 
 PATIENCE = 30.0
 """Seconds a test waits for what must happen; they pass only where it fails."""
 STEP_SECONDS = 0.1
 """What a token of the fake model takes."""
+ROOT = Path(__file__).parents[2]
 ONCE = RetryPolicy(max_attempts=1)
 
 
@@ -39,11 +41,19 @@ class Replica:
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join([".", "client"])}
         pipe = subprocess.PIPE
         popen = subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, env=variables, text=True)
+        replica = cls(popen, host, port)
         assert popen.stdout is not None
         if model == "endless":
-            return cls(popen, host, port)
-        assert "Try:" in popen.stdout.readline(), "the replica ended"
-        return cls(popen, host, int(popen.stdout.readline().split()[-2].rpartition(":")[2]))
+            assert port, "it does not say which port it has taken"
+            eventually(replica.is_listening)
+            return replica
+        assert "Try:" in popen.stdout.readline(), f"the replica ended with {popen.wait()}"
+        replica.port = int(popen.stdout.readline().split()[-2].rpartition(":")[2])
+        return replica
+
+    def is_listening(self) -> bool:
+        with socket.socket() as connection:
+            return connection.connect_ex((self.host, self.port)) == 0
 
     @property
     def address(self) -> str:
@@ -70,16 +80,13 @@ class Replica:
         return self.popen.wait(PATIENCE)
 
     def close(self) -> None:
-        self.popen.kill()
-        self.popen.communicate()
+        self.kill()
+        if self.popen.stdout is not None:
+            self.popen.stdout.close()
 
 
-def is_answering(replica: Replica) -> bool:
-    try:
-        replica.load()
-    except TreadleError:
-        return False
-    return True
-
-
-ROOT = Path(__file__).parents[2]
+def free_port(host: str) -> int:
+    """One that nobody listens on at the moment."""
+    with socket.create_server((host, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -68,7 +68,7 @@ def test_leaving_a_stream_ends_the_work_behind_the_proxy(envoy: Envoy, replicas:
         eventually(lambda: are_idle(replicas))
 
 
-def test_long_streams_of_one_channel_are_spread_evenly(envoy: Envoy, replicas: list[Replica]) -> None:
+def test_long_streams_of_one_channel_are_spread(envoy: Envoy, replicas: list[Replica]) -> None:
     with Client(envoy.address) as client, ThreadPoolExecutor(20) as threads:
         leave = threading.Event()
 
@@ -85,8 +85,8 @@ def test_long_streams_of_one_channel_are_spread_evenly(envoy: Envoy, replicas: l
             leave.set()
         for each in staying:
             each.result()
-    # Calls that come at the same moment are placed before the count of the others is known.
-    assert spread[0] >= 8
+    # Each goes to the better of two picks, which are the same replica now and then.
+    assert spread[0] >= 6
     eventually(lambda: are_idle(replicas))
 
 
