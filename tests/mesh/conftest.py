@@ -4,13 +4,14 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import pytest
 
-from tests.mesh.envoy import SHIPPED, Change, Envoy, addresses, fitted, unchanged
+from tests.mesh.envoy import DESCRIPTOR, SHIPPED, Change, Envoy, addresses, fitted, unchanged
 from tests.mesh.replica import ROOT, Replica
 
 
@@ -19,7 +20,13 @@ class StartReplica(Protocol):
 
 
 class StartEnvoy(Protocol):
-    def __call__(self, replicas: Sequence[tuple[str, int]], file: str = ..., change: Change = ...) -> Envoy: ...
+    def __call__(
+        self,
+        replicas: Sequence[tuple[str, int]],
+        file: str = ...,
+        change: Change = ...,
+        places: Mapping[str, Path] = ...,
+    ) -> Envoy: ...
 
 
 @pytest.fixture(scope="session")
@@ -58,8 +65,13 @@ def start_envoy(envoy_binary: Path, descriptor: Path, tmp_path_factory: pytest.T
     started: list[Envoy] = []
     base_ids = itertools.count(os.getpid() % 30_000 * 16)
 
-    def start(replicas: Sequence[tuple[str, int]], file: str = "envoy.yaml", change: Change = unchanged) -> Envoy:
-        settings = fitted((SHIPPED / file).read_text(), replicas, descriptor)
+    def start(
+        replicas: Sequence[tuple[str, int]],
+        file: str = "envoy.yaml",
+        change: Change = unchanged,
+        places: Mapping[str, Path] = MappingProxyType({}),
+    ) -> Envoy:
+        settings = fitted((SHIPPED / file).read_text(), replicas, {DESCRIPTOR: descriptor, **places})
         change(settings)
         directory = tmp_path_factory.mktemp("envoy")
         started.append(Envoy.start(envoy_binary, directory, settings, base_id=next(base_ids)))

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +14,8 @@ from tests.mesh.replica import PATIENCE, Replica, eventually
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "envoy"
 DESCRIPTOR = "/etc/envoy/treadle.binpb"
+SECRETS = "/etc/envoy/secrets.yaml"
+TLS_DIRECTORY = "/etc/envoy/tls"
 
 Settings: TypeAlias = dict[str, Any]
 Change: TypeAlias = Callable[[Settings], None]
@@ -36,9 +38,11 @@ def cluster(settings: Settings) -> Settings:
     return found
 
 
-def fitted(text: str, replicas: Sequence[tuple[str, int]], descriptor: Path) -> Settings:
-    """The settings for these replicas, with free ports for Envoy's own."""
-    settings: Settings = yaml.safe_load(text.replace(DESCRIPTOR, str(descriptor)))
+def fitted(text: str, replicas: Sequence[tuple[str, int]], places: Mapping[str, Path]) -> Settings:
+    """The settings for these replicas, with free ports for Envoy's own and its files in other places."""
+    for shipped, place in places.items():
+        text = text.replace(shipped, str(place))
+    settings: Settings = yaml.safe_load(text)
     settings["admin"]["address"] = _address("127.0.0.1", 0)
     (listener,) = settings["static_resources"]["listeners"]
     listener["address"] = _address("127.0.0.1", 0)
@@ -67,13 +71,23 @@ class Envoy:
             popen = subprocess.Popen(
                 [*command, "--base-id", str(base_id), "--log-level", "warning"], stdout=output, stderr=output
             )
-        eventually(lambda: (admin.exists() and admin.read_text()) or popen.poll() is not None)
-        assert popen.poll() is None, log.read_text()
-        envoy = cls(popen, admin.read_text())
-        eventually(lambda: all(host["checked"] for host in envoy.hosts().values()))
-        (listener,) = envoy.ask("/listeners?format=json")["listener_statuses"]
-        envoy.port = listener["local_address"]["socket_address"]["port_value"]
+        envoy = cls(popen, "")
+        try:
+            envoy._wait_until_serving(admin)
+        except BaseException as error:
+            envoy.close()
+            error.add_note(log.read_text())
+            raise
         return envoy
+
+    def _wait_until_serving(self, admin: Path) -> None:
+        eventually(lambda: (admin.exists() and admin.read_text()) or self.popen.poll() is not None)
+        assert self.popen.poll() is None
+        self.admin = admin.read_text()
+        eventually(lambda: all(host["checked"] for host in self.hosts().values()))
+        eventually(lambda: self.ask("/listeners?format=json").get("listener_statuses"))
+        (listener,) = self.ask("/listeners?format=json")["listener_statuses"]
+        self.port = listener["local_address"]["socket_address"]["port_value"]
 
     @property
     def address(self) -> str:

@@ -42,14 +42,21 @@ class Replica:
         pipe = subprocess.PIPE
         popen = subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, env=variables, text=True)
         replica = cls(popen, host, port)
-        assert popen.stdout is not None
-        if model == "endless":
-            assert port, "it does not say which port it has taken"
-            eventually(replica.is_listening)
-            return replica
-        assert "Try:" in popen.stdout.readline(), f"the replica ended with {popen.wait()}"
-        replica.port = int(popen.stdout.readline().split()[-2].rpartition(":")[2])
+        try:
+            replica._wait_until_ready(model)
+        except BaseException:
+            replica.close()
+            raise
         return replica
+
+    def _wait_until_ready(self, model: str) -> None:
+        if model == "endless":
+            assert self.port, "it does not say which port it has taken"
+            eventually(self.is_listening)
+            return
+        assert self.popen.stdout is not None
+        assert "Try:" in self.popen.stdout.readline(), f"the replica ended with {self.popen.wait(PATIENCE)}"
+        self.port = int(self.popen.stdout.readline().split()[-2].rpartition(":")[2])
 
     def is_listening(self) -> bool:
         with socket.socket() as connection:
