@@ -14,8 +14,7 @@ from tests.mesh.replica import PATIENCE, Replica, eventually
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "envoy"
 DESCRIPTOR = "/etc/envoy/treadle.binpb"
-SECRETS = "/etc/envoy/secrets.yaml"
-TLS_DIRECTORY = "/etc/envoy/tls"
+DIRECTORY = "/etc/envoy"
 
 Settings: TypeAlias = dict[str, Any]
 Change: TypeAlias = Callable[[Settings], None]

@@ -1,6 +1,5 @@
 """Who the client is, where Envoy asks it for a certificate, and who it cannot pretend to be."""
 
-import shutil
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from treadle import TLS, Client, Result, Started
 
 from tests.client.scripted import ScriptedServer
 from tests.mesh.conftest import StartEnvoy
-from tests.mesh.envoy import SECRETS, SHIPPED, TLS_DIRECTORY, Envoy, Settings, addresses, cluster
+from tests.mesh.envoy import DIRECTORY, SHIPPED, Envoy, Settings, addresses, cluster
 from tests.mesh.replica import ONCE, ROOT, Replica, eventually
 
 SERVER = ROOT / "tests" / "client" / "certificates" / "server"
@@ -35,15 +34,15 @@ def tls_of(who: Path) -> TLS:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """What envoy-mtls.yaml reads: the directory of certificates, and beside it the file that names them."""
-    directory = tmp_path / "tls"
-    directory.mkdir()
-    for name, source in (("tls.crt", SERVER.with_suffix(".pem")), ("tls.key", SERVER.with_suffix(".key"))):
-        shutil.copy(source, directory / name)
-    shutil.copy(CLIENT.with_suffix(".pem"), directory / "ca.crt")
-    text = (SHIPPED / "secrets.yaml").read_text().replace(TLS_DIRECTORY, str(directory))
-    (tmp_path / "secrets.yaml").write_text(text)
-    return directory
+    """What envoy-mtls.yaml reads, in place of /etc/envoy."""
+    certificates = tmp_path / "tls"
+    certificates.mkdir()
+    (certificates / "tls.crt").write_bytes(pem(SERVER))
+    (certificates / "tls.key").write_bytes(key(SERVER))
+    (certificates / "ca.crt").write_bytes(pem(CLIENT))
+    for name in ("server-secret.yaml", "clients-secret.yaml"):
+        (tmp_path / name).write_text((SHIPPED / name).read_text().replace(DIRECTORY, str(tmp_path)))
+    return tmp_path
 
 
 @pytest.fixture
@@ -56,8 +55,7 @@ def scripted() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def envoy(files: Path, replicas: list[Replica], start_envoy: StartEnvoy) -> Envoy:
-    places = {SECRETS: files.parent / "secrets.yaml"}
-    return start_envoy(addresses(replicas), "envoy-mtls.yaml", places=places)
+    return start_envoy(addresses(replicas), "envoy-mtls.yaml", places={DIRECTORY: files})
 
 
 def without_health_checks(settings: Settings) -> None:
@@ -86,8 +84,7 @@ def test_a_client_without_one_is_not(envoy: Envoy, tls: TLS | None) -> None:
 
 
 def test_the_replica_is_told_who_the_client_is(files: Path, start_envoy: StartEnvoy, scripted: ScriptedServer) -> None:
-    places = {SECRETS: files.parent / "secrets.yaml"}
-    envoy = start_envoy([place_of(scripted)], "envoy-mtls.yaml", without_health_checks, places)
+    envoy = start_envoy([place_of(scripted)], "envoy-mtls.yaml", without_health_checks, {DIRECTORY: files})
     with Client(envoy.address, tls=tls_of(CLIENT), metadata=FORGED, retry=ONCE) as client:
         client.complete("hello")
     told = str(scripted.asked[0].metadata["x-forwarded-client-cert"])
@@ -112,8 +109,8 @@ def test_a_new_certificate_is_shown_while_streams_go_on(envoy: Envoy, files: Pat
         assert isinstance(next(stream), Started)
         assert shown_by(envoy) == pem(SERVER).decode()
         for name, content in (("tls.key", key(CLIENT)), ("tls.crt", pem(CLIENT))):
-            (files.parent / name).write_bytes(content)
-            (files.parent / name).rename(files / name)
+            (files / name).write_bytes(content)
+            (files / name).rename(files / "tls" / name)
         eventually(lambda: shown_by(envoy) == pem(CLIENT).decode())
         assert isinstance(list(stream)[-1], Result)
 
