@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -59,9 +60,9 @@ def start_replica() -> Iterator[StartReplica]:
         replica.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def start_envoy(envoy_binary: Path, descriptor: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEnvoy]:
-    """Starts Envoys, with a change to the settings or none, that end with the module's tests."""
+    """Starts Envoys, with a change to the settings or none, that end with all tests."""
     started: list[Envoy] = []
     base_ids = itertools.count(os.getpid() % 30_000 * 16)
 
@@ -82,13 +83,17 @@ def start_envoy(envoy_binary: Path, descriptor: Path, tmp_path_factory: pytest.T
         envoy.close()
 
 
-@pytest.fixture(scope="module")
-def replicas(envoy_binary: Path, start_replica: StartReplica) -> list[Replica]:
+@pytest.fixture(scope="session")
+def replicas(envoy_binary: Path) -> Iterator[list[Replica]]:
     """Two that stay up."""
-    return [start_replica(), start_replica()]
+    with ThreadPoolExecutor(2) as threads:
+        started = list(threads.map(lambda _: Replica.start(), range(2)))
+    yield started
+    for replica in started:
+        replica.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def envoy(replicas: list[Replica], start_envoy: StartEnvoy) -> Envoy:
     """With the shipped settings, in front of both."""
     return start_envoy(addresses(replicas))
