@@ -1,18 +1,23 @@
 """Who the client is, where Envoy asks it for a certificate, and who it cannot pretend to be."""
 
+import re
 import socket
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 import treadle
+import yaml
 from treadle import TLS, Client, Result, Started
+from treadle.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
 
-from tests.client.scripted import ScriptedServer
+from tests.client.scripted import ScriptedServer, ScriptedServicer
 from tests.mesh.conftest import StartEnvoy
 from tests.mesh.envoy import DIRECTORY, SHIPPED, Envoy, Settings, addresses, cluster
-from tests.mesh.replica import ONCE, ROOT, Replica, eventually
+from tests.mesh.replica import ONCE, PATIENCE, ROOT, Replica, eventually
 
 SERVER = ROOT / "tests" / "client" / "certificates" / "server"
 CLIENT = ROOT / "tests" / "mesh" / "certificates" / "client"
@@ -101,6 +106,33 @@ def test_a_client_that_envoy_does_not_know_cannot_say_who_it_is(
     metadata = scripted.asked[0].metadata
     assert "x-forwarded-client-cert" not in metadata
     assert metadata["authorization"] == "Bearer secret"
+
+
+def test_replicas_that_serve_tls_are_reached_by_the_socket_in_the_docs(tmp_path: Path, start_envoy: StartEnvoy) -> None:
+    (tmp_path / "tls").mkdir()
+    for name, content in (("tls.crt", pem(CLIENT)), ("tls.key", key(CLIENT)), ("ca.crt", pem(SERVER))):
+        (tmp_path / "tls" / name).write_bytes(content)
+    (documented,) = re.findall(
+        r"```yaml\n(transport_socket:.*?)```", (ROOT / "docs" / "MESH.md").read_text(), re.DOTALL
+    )
+    socket_ = yaml.safe_load(
+        documented.replace(DIRECTORY, str(tmp_path)).replace("exact: treadle", "exact: treadle.test")
+    )
+
+    def encrypted(settings: Settings) -> None:
+        without_health_checks(settings)
+        cluster(settings).update(yaml.safe_load(fitted_text))
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_GenerationServiceServicer_to_server(ScriptedServicer(), server)
+    credentials = grpc.ssl_server_credentials([(key(SERVER), pem(SERVER))], pem(CLIENT), require_client_auth=True)
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    try:
+        with Client(start_envoy([("127.0.0.1", port)], change=encrypted).address, retry=ONCE) as client:
+            assert client.complete("hello").text == "Hello world"
+    finally:
+        server.stop(None).wait(PATIENCE)
 
 
 def test_a_new_certificate_is_shown_while_streams_go_on(envoy: Envoy, files: Path) -> None:
