@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from treadle import Client, Load, RetryPolicy
+from treadle import Client, Health, Load, RetryPolicy
 
 PATIENCE = 30.0
 """Seconds a test waits for what must happen; they pass only where it fails."""
@@ -73,6 +73,10 @@ class Replica:
 
     def running(self) -> int:
         return self.load().running
+
+    def is_ready(self) -> bool:
+        with Client(self.address, retry=ONCE) as client:
+            return client.health() is Health.SERVING
 
     def drain(self) -> None:
         """It refuses new calls and ends once the running ones have, or its grace has passed."""

@@ -74,8 +74,9 @@ def test_a_pod_that_drains_finishes_its_streams_and_gets_no_new_calls(start_repl
     leaving, staying = pods = start_pods(start_replica, HOSTS[:2])
     with Client(target(pods), balance=True) as client:
         wait_for_connections(client, pods)
-        streams = begin(client, 4, tokens=30)
+        streams = begin(client, 4, tokens=50)
         leaving.drain()
+        eventually(lambda: not leaving.is_ready())
         later = begin(client, 4)
         assert (leaving.running(), staying.running()) == (2, 6)
         assert [isinstance(list(stream)[-1], Result) for stream in streams] == [True] * 4
