@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from tests.mesh.replica import PATIENCE, Replica, eventually
+from tests.mesh.replica import PATIENCE, Replica, eventually, is_listening
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "envoy"
 DESCRIPTOR = "/etc/envoy/treadle.binpb"
@@ -87,6 +87,7 @@ class Envoy:
         eventually(lambda: self.ask("/listeners?format=json").get("listener_statuses"))
         (listener,) = self.ask("/listeners?format=json")["listener_statuses"]
         self.port = listener["local_address"]["socket_address"]["port_value"]
+        eventually(lambda: is_listening("127.0.0.1", self.port))
 
     @property
     def address(self) -> str:

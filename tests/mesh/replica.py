@@ -52,15 +52,11 @@ class Replica:
     def _wait_until_ready(self, model: str) -> None:
         if model == "endless":
             assert self.port, "it does not say which port it has taken"
-            eventually(self.is_listening)
+            eventually(lambda: is_listening(self.host, self.port))
             return
         assert self.popen.stdout is not None
         assert "Try:" in self.popen.stdout.readline(), f"the replica ended with {self.popen.wait(PATIENCE)}"
         self.port = int(self.popen.stdout.readline().split()[-2].rpartition(":")[2])
-
-    def is_listening(self) -> bool:
-        with socket.socket() as connection:
-            return connection.connect_ex((self.host, self.port)) == 0
 
     @property
     def address(self) -> str:
@@ -94,6 +90,11 @@ class Replica:
         self.kill()
         if self.popen.stdout is not None:
             self.popen.stdout.close()
+
+
+def is_listening(host: str, port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex((host, port)) == 0
 
 
 def free_port(host: str) -> int:
