@@ -9,7 +9,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE   := registry.example.com/treadle
 VARIANT := cpu
 
-.PHONY: serve test check format protos stubs-fresh breaking dashboard-picture image version clean
+.PHONY: serve test mesh check format protos stubs-fresh breaking dashboard-picture image version clean
 
 serve: $(STAMP)  ## Serve the default model on 127.0.0.1:50051 until Ctrl-C; pass more flags as ARGS="--max-slots 8"
 	@exec $(BIN)/python -m server $(ARGS)
@@ -17,6 +17,9 @@ serve: $(STAMP)  ## Serve the default model on 127.0.0.1:50051 until Ctrl-C; pas
 test: check  ## Every check, then every test; pass pytest arguments as ARGS="-k scheduler"
 	$(BIN)/python -m server --fetch-only
 	$(BIN)/pytest $(ARGS)
+
+mesh: $(STAMP)  ## The tests behind a real Envoy alone; MESH_STREAM_SECONDS=70 makes the long stream longer
+	$(BIN)/pytest tests/mesh $(ARGS)
 
 check: $(STAMP) stubs-fresh breaking  ## Format, lint, types, import contracts, proto lint, API compatibility
 	$(BIN)/ruff format --check .

@@ -183,6 +183,8 @@ def _server_settings(config: Config) -> ServerSettings:
         max_message_bytes=config.max_message_bytes,
         max_open_requests=config.max_open_requests,
         max_open_bytes=config.max_open_bytes,
+        max_connection_age=config.max_connection_age,
+        max_connection_age_grace=config.max_connection_age_grace,
         log_prompts=config.log_prompts,
         security=_security_settings(config),
     )

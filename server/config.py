@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import ipaddress
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,13 +79,14 @@ def _show_size(size: int) -> str:
     return f"{size // UNITS[unit]}{unit}"
 
 
-def _duration(least: float) -> Kind:
+def _duration(least: float, most: float = math.inf) -> Kind:
     seconds = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+    limit = f"of at least {least:g}s" if most == math.inf else f"from {least:g}s to {most:.12g}s"
 
     def read(text: str) -> float:
         match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)", text)
-        if match is None or match[2] not in seconds or float(match[1]) * seconds[match[2]] < least:
-            raise ValueError(f"must be a duration of at least {least:g}s, such as 500ms, 30s or 2m")
+        if match is None or match[2] not in seconds or not least <= float(match[1]) * seconds[match[2]] <= most:
+            raise ValueError(f"must be a duration {limit}, such as 500ms, 30s or 2m")
         return float(match[1]) * seconds[match[2]]
 
     return Kind("DURATION", read, lambda value: f"{value:.12g}s")
@@ -143,6 +145,9 @@ MOST_MESSAGE_BYTES = 512 << 20
 
 MOST_UINT32 = (1 << 32) - 1
 """What a field of a request can hold."""
+
+MOST_CONNECTION_SECONDS = 1_000_000
+"""gRPC takes a signed number of 32 bits of milliseconds."""
 
 MODEL = "The model"
 ADDRESS = "The address"
@@ -297,6 +302,19 @@ class Config:
         CALLS, _whole(1, 1_000_000), 4096, "tokens a client may leave unread before its request is ended"
     )
 
+    max_connection_age: float | None = _setting(
+        CALLS,
+        _optional(_duration(0.001, MOST_CONNECTION_SECONDS)),
+        None,
+        "age at which a connection takes no new calls, so that its client connects anew, perhaps to another server",
+    )
+    max_connection_age_grace: float | None = _setting(
+        CALLS,
+        _optional(_duration(0.001, MOST_CONNECTION_SECONDS)),
+        None,
+        "time the calls of such a connection get to finish; unset: as long as they take",
+    )
+
     stuck_after: float = _setting(
         LIFE, _duration(0.001), 60.0, "time one step may last before the server counts as stuck (health `liveness`)"
     )
@@ -323,6 +341,10 @@ class Config:
         if self.max_open_bytes < self.max_message_bytes:
             limit = f"must be at least max_message_bytes, {self.max_message_bytes}, so that such a message is taken"
             raise ConfigError(f"max_open_bytes is {self.max_open_bytes}: {limit}")
+        if self.max_connection_age is None and self.max_connection_age_grace is not None:
+            raise ConfigError(
+                f"max_connection_age_grace is {self.max_connection_age_grace:g}s: needs max_connection_age"
+            )
         self._check_security()
 
     @property

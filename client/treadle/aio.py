@@ -41,10 +41,11 @@ class AsyncClient:
         token: str | None = None,
         metadata: Mapping[str, str] | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        balance: bool = False,
         retry: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
         """To be called on the event loop. The connection is made by the first call. For the rest see `Connection`."""
-        connection = Connection(target, tls, token, metadata or {}, max_message_bytes)
+        connection = Connection(target, tls, token, metadata or {}, max_message_bytes, balance)
         self._retry, self._metadata = retry, connection.call_metadata()
         if tls is None:
             self._channel = grpc.aio.insecure_channel(target, connection.options())

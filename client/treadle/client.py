@@ -42,10 +42,11 @@ class Client:
         token: str | None = None,
         metadata: Mapping[str, str] | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        balance: bool = False,
         retry: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
         """The connection is made by the first call. For the parameters see `Connection`."""
-        connection = Connection(target, tls, token, metadata or {}, max_message_bytes)
+        connection = Connection(target, tls, token, metadata or {}, max_message_bytes, balance)
         self._retry, self._metadata = retry, connection.call_metadata()
         if tls is None:
             self._channel = grpc.insecure_channel(target, connection.options())

@@ -1,5 +1,6 @@
 """How to reach a server: what `Client` and `AsyncClient` have in common of it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,15 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 2**20
 KEEPALIVE_MS = 30_000
 """Treadle's server permits pings every 10 s; proxies in between often less often."""
+
+SPREAD = json.dumps(
+    {
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "healthCheckConfig": {"serviceName": "treadle.v1.GenerationService"},
+    }
+)
+"""A gRPC service config, https://github.com/grpc/grpc/blob/master/doc/service_config.md. A server whose health says
+NOT_SERVING, because it loads or drains, gets no calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,9 @@ class Connection:
     """Sent with every call."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     """Most bytes of a message in either direction."""
+    balance: bool = False
+    """Calls go in turn to all servers that the target's name stands for and that are ready, such as the pods behind
+    "dns:///treadle-headless:50051". False: all to one of them, which suits a single server or a proxy."""
 
     def __post_init__(self) -> None:
         check_token(self.token)
@@ -71,6 +84,7 @@ class Connection:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 5_000),
             *((("grpc.ssl_target_name_override", name),) if name else ()),
+            *((("grpc.service_config", SPREAD),) if self.balance else ()),
         )
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -52,6 +52,10 @@ class ServerSettings:
     max_open_bytes: int
     """Of the request messages of all open calls."""
     log_prompts: bool
+    max_connection_age: float | None = None
+    """Seconds after which a connection takes no new calls, give or take a tenth; None: any age."""
+    max_connection_age_grace: float | None = None
+    """Seconds the calls of such a connection get to finish; None: as long as they take."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
 
@@ -71,7 +75,7 @@ class Server:
         # gRPC itself refuses what is far too large without keeping it; what is a little too large gets our details.
         hard_limit = ("grpc.max_receive_message_length", 2 * settings.max_message_bytes)
         interceptors = self._security.interceptors(self._calls)
-        self._server = grpc.aio.server(interceptors=interceptors, options=(*OPTIONS, hard_limit))
+        self._server = grpc.aio.server(interceptors=interceptors, options=(*OPTIONS, hard_limit, *_ages(settings)))
         servicer_settings = ServicerSettings(settings.max_message_bytes, settings.log_prompts)
         servicer = GenerationServicer(engine, self._calls, self._workers, servicer_settings)
         self._server.add_generic_rpc_handlers((servicer.handlers(),))
@@ -109,6 +113,13 @@ class Server:
         await self._server.stop(grace=None)
         self._workers.text.close()
         self._workers.slow.close()
+
+
+def _ages(settings: ServerSettings) -> Iterator[tuple[str, int]]:
+    if settings.max_connection_age is not None:
+        yield "grpc.max_connection_age_ms", round(1000 * settings.max_connection_age)
+    if settings.max_connection_age_grace is not None:
+        yield "grpc.max_connection_age_grace_ms", round(1000 * settings.max_connection_age_grace)
 
 
 def _check_bindable(host: str, port: int) -> None:

@@ -11,9 +11,9 @@ import pytest
 from kubernetes_validate.utils import ValidationError, latest_version, validate
 
 from server.config import Config, environment_variable, parse_config
+from server.rpc.call import SERVICE
 from server.rpc.health import LIVENESS
 from server.rpc.server import CLOSING_TIME
-from server.rpc.servicer import SERVICE
 from tests.deploy.container import CACHE
 from tests.deploy.dockerfile import REPOSITORY, stages
 from tests.deploy.manifests import COMPONENTS, DEPLOY, VARIANTS, Manifests, Resource, build, build_stack
@@ -28,9 +28,6 @@ CHECKED_BY_TYPES = {
 }
 UNCHECKED = {"policy.linkerd.io"}
 """No package publishes their schemas; docs/KUBERNETES.md says so."""
-
-AWAITED = {"TREADLE_INSECURE", "TREADLE_MAX_CONNECTION_AGE", "TREADLE_METRICS_PORT"}
-"""Settings that the server is about to have; until then it warns of them and goes on."""
 
 MARGIN = 5.0
 """Seconds between the end of all work and the kubelet's SIGKILL."""
@@ -146,7 +143,7 @@ def test_balancers_hear_of_a_pod_that_goes_before_it_refuses(manifests: Manifest
 
 
 def test_settings_are_the_servers_own_and_it_takes_them(manifests: Manifests) -> None:
-    known = {environment_variable(name) for name in Config.__dataclass_fields__} | AWAITED
+    known = {environment_variable(name) for name in Config.__dataclass_fields__}
     own = {variable["name"] for container in manifests.containers() for variable in container["env"]}
     assert set(manifests.settings()) <= known
     assert {name for name in own if name.startswith("TREADLE_")} <= known

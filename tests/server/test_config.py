@@ -38,6 +38,7 @@ def test_flags_beat_the_environment_and_the_environment_beats_the_defaults() -> 
         ("grace", "0", 0.0),
         ("stuck_after", "500ms", 0.5),
         ("max_step_time", "100ms", 0.1),
+        ("max_connection_age", "30m", 1800.0),
         ("priority_aging", "1m", 60.0),
         ("preempt_lower_priority", "true", True),
         ("kv_memory", "unset", None),
@@ -82,6 +83,7 @@ def test_a_switch_needs_no_value() -> None:
         ("default_typical_p", "0", "above 0 and at most 1"),
         ("default_repetition_penalty", "0", "above 0 and at most 100"),
         ("default_max_new_tokens", "0", "from 1 to"),
+        ("max_connection_age", "1000h", "from 0.001s to 1000000s"),
         ("grace", "-1", "duration"),
         ("grace", "1 fortnight", "such as 500ms"),
         ("log_format", "xml", "auto, json, text"),
@@ -101,6 +103,8 @@ def test_a_bad_value_names_its_source_the_value_and_the_limit(name: str, text: s
 def test_settings_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="max_step_tokens is 32: must be above max_slots, 32"):
         parse_config(["--max-step-tokens", "32"], {})
+    with pytest.raises(ConfigError, match="max_connection_age_grace is 5s: needs max_connection_age"):
+        parse_config(["--max-connection-age-grace", "5s"], {})
 
 
 TLS = ["--tls-certificate=c", "--tls-key=k"]

@@ -22,6 +22,8 @@ class Relay:
     target_port: int
     sent: bytearray = field(default_factory=bytearray)
     """By the server."""
+    connection_count: int = 0
+    """All that clients have made."""
 
     async def __aenter__(self) -> "Relay":
         self._writers: list[asyncio.StreamWriter] = []
@@ -48,6 +50,7 @@ class Relay:
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
+        self.connection_count += 1
         self._writers += [writer, server_writer]
         await asyncio.gather(
             self._pump(reader, server_writer, bytearray()),

@@ -14,7 +14,7 @@ from server.engine.events import Tokens
 from server.rpc.call import Call
 from server.rpc.request_id import METADATA_KEY
 from tests.server.fakes import FakeTokenizer
-from tests.server.rpc.relay import END_STREAM, HEADERS, Relay
+from tests.server.rpc.relay import Relay
 from tests.server.rpc.serving import (
     PATIENCE,
     SERVER,
@@ -24,7 +24,6 @@ from tests.server.rpc.serving import (
     Start,
     eventually,
     generate_request,
-    refusal,
 )
 
 Lines = list[MutableMapping[str, Any]]
@@ -260,12 +259,3 @@ async def test_whatever_clients_do_every_call_ends_and_nothing_is_left(serving: 
     expected = {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
     assert set(codes) - {grpc.StatusCode.RESOURCE_EXHAUSTED} == expected
     await eventually(serving.is_empty)
-
-
-async def test_a_refusal_is_trailers_only_so_that_a_mesh_may_retry_it(serving: Serving) -> None:
-    serving.engine.drain()
-    async with Relay(serving.port) as relay, grpc.aio.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
-        refused = await refusal(GenerationServiceStub(channel).Generate(generate_request()))
-        assert refused.code is grpc.StatusCode.UNAVAILABLE
-        (headers,) = [frame for frame in relay.frames() if frame.type == HEADERS]
-        assert headers.flags & END_STREAM
