@@ -114,6 +114,7 @@ def _make(home: Path) -> None:
             _convert(gguf, converted)
         except (ImportError, ValueError, RuntimeError) as error:
             raise ModelNotServable.because(f"{DEFAULT_MODEL} cannot be converted", error) from error
+        _let_all_read(converted)
         _write_manifest(converted, sorted(path.name for path in converted.iterdir()))
         if home.exists():
             shutil.rmtree(home)
@@ -154,6 +155,13 @@ def _convert(gguf: Path, target: Path) -> None:
     model.hf_quantizer = None
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def _let_all_read(home: Path) -> None:
+    """safetensors' files are for their writer alone; one cache serves servers of any user."""
+    home.chmod(0o755)
+    for path in home.iterdir():
+        path.chmod(0o644)
 
 
 def _write_manifest(home: Path, names: list[str]) -> None:

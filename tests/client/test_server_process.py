@@ -212,6 +212,7 @@ def test_a_server_whose_model_still_loads_is_unavailable_for_now() -> None:
                 client.complete("hello")
         assert (raised.value.reason, raised.value.retry_after) == ("NOT_READY", 5)
         ended = Command(server.address).run("health")
+        assert Command(server.address).run("health", "liveness").out == "serving\n"
         assert (ended.status, ended.out) == (4, "not serving\n")
     finally:
         server.stop()

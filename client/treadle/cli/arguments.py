@@ -29,6 +29,8 @@ class Arguments:
     """The prompt, message or text; "-" stands for standard input, None for none given."""
     system: str | None
     best_of: int | None
+    service: str
+    """What `health` asks for; empty for the server as a whole."""
     interval: float
     """Seconds between two looks of `top`."""
     options: GenerateOptions
@@ -55,6 +57,7 @@ def parse(argv: Sequence[str] | None) -> Arguments:
         text=getattr(given, "text", None),
         system=getattr(given, "system", None),
         best_of=getattr(given, "best_of", None),
+        service=getattr(given, "service", ""),
         interval=getattr(given, "interval", DEFAULT_INTERVAL),
         options=generation_flags.options(given),
     )
@@ -88,7 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--interval", type=_seconds, default=DEFAULT_INTERVAL, metavar="SECONDS", help="between two looks (%(default)g)"
     )
-    _add(commands, "health", "say whether the server serves; exits with status 4 where it does not")
+    health = _add(commands, "health", "say whether the server serves; exits with status 4 where it does not")
+    health.add_argument(
+        "service", metavar="SERVICE", nargs="?", default="", help="such as liveness; default: all of it"
+    )
     return parser
 
 

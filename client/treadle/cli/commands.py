@@ -73,7 +73,7 @@ def watch(client: Client, arguments: Arguments) -> ExitStatus:
 
 
 def health(client: Client, arguments: Arguments) -> ExitStatus:
-    status = client.health(timeout=arguments.timeout)
+    status = client.health(arguments.service, timeout=arguments.timeout)
     if arguments.json:
         print_json({"status": status.value})
     else:

@@ -128,6 +128,17 @@ def test_a_failed_conversion_leaves_nothing_behind_and_is_told_in_one_line(maker
     assert is_whole(ensure_default_model(tmp_path))
 
 
+@pytest.mark.usefixtures("maker")
+def test_any_user_may_read_it_whatever_its_maker_s_mask(tmp_path: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        home = ensure_default_model(tmp_path)
+    finally:
+        os.umask(mask)
+    assert home.stat().st_mode & 0o777 == 0o755
+    assert all((home / name).stat().st_mode & 0o777 == 0o644 for name in CONTENTS)
+
+
 def test_what_a_killed_process_left_is_cleared_away(maker: Maker, tmp_path: Path) -> None:
     leftover = tmp_path / f".{DEFAULT_MODEL}-killed" / "converted"
     leftover.mkdir(parents=True)
