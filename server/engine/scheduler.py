@@ -6,7 +6,7 @@ preemption and decode are the same code.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
@@ -19,11 +19,12 @@ from server.engine.faults import probe, step_isolating_faults
 from server.engine.load import Load, Throughput
 from server.engine.model import Model
 from server.engine.plan import Drawn, Fault, Span, StepOutcome, StepPlan
+from server.engine.prefix_sharing import ComingBlocks, PrefixSharing
 from server.engine.queue import RequestQueue
 from server.engine.sequence import Sequence
 from server.engine.step_budget import StepBudget
 from server.engine.tokenizer import Tokenizer
-from server.engine.waiting_line import Turn, WaitingLine
+from server.engine.waiting_line import WaitingLine
 
 log = structlog.stdlib.get_logger("treadle.engine")
 
@@ -65,9 +66,10 @@ class Scheduler:
         if max_step_tokens <= max_slots:
             raise ValueError(f"max_step_tokens is {max_step_tokens}: must be above max_slots, {max_slots}")
         self.model, self.tokenizer, self.requests = model, tokenizer, requests
-        self.max_slots, self.prefix_cache = max_slots, prefix_cache
+        self.max_slots = max_slots
         self.step_budget = StepBudget(max_step_tokens, max_step_time)
         self.pool = BlockPool(model.description.kv_block_count, model.description.kv_block_size)
+        self.sharing = PrefixSharing(self.pool, prefix_cache)
         self.preempt_lower_priority = preempt_lower_priority
         self.waiting = WaitingLine(priority_aging)
         self.running: dict[int, Sequence] = {}
@@ -114,22 +116,19 @@ class Scheduler:
     def admit_waiting(self) -> None:
         """Gives slots to the first in the line, while there are slots and KV blocks for all their known tokens.
 
-        Blocks that hold a beginning of those tokens already are shared; one whose next block is being computed by a
-        sequence that comes before it lets others pass until the block is there. It waits for no later one, which
-        others in between could hold up.
+        Blocks that hold a beginning of those tokens already are shared; one whose next block is on its way lets others
+        pass until the block is there.
         """
         if not self.waiting or (len(self.running) == self.max_slots and not self.preempt_lower_priority):
             return
-        coming: dict[bytes, Turn] = {}
-        for seq in self.running.values():
-            self._note_coming(coming, seq)
+        coming = ComingBlocks(self.sharing, self.waiting.turn, self.running.values())
         for seq in self.waiting:
-            if self._waits_for_block(coming, seq):
+            if coming.are_awaited_by(seq):
                 continue
             if not self._make_way(seq):
                 return
             self._admit(seq)
-            self._note_coming(coming, seq)
+            coming.note(seq)
 
     def advance(self) -> None:
         """One step of the model: the next token for every sequence whose known tokens it completes."""
@@ -233,7 +232,7 @@ class Scheduler:
 
     def _admit(self, seq: Sequence) -> None:
         self.waiting.remove(seq)
-        shared = self._find_prefix(seq)
+        shared = self.sharing.find(seq)
         self.pool.share(shared)
         slot = next(slot for slot in range(self.max_slots) if slot not in self.running)
         new = self.pool.allocate(self.pool.blocks_for(len(seq.token_ids)) - len(shared))
@@ -272,49 +271,15 @@ class Scheduler:
         staying = len(self.running) - len(without)
         if staying == self.max_slots:
             return False
-        shared = self._find_prefix(seq)
+        shared = self.sharing.find(seq)
         new = self.pool.blocks_for(len(seq.token_ids)) - len(shared)
         freed = self.pool.held_by_these_alone(one.block_ids for one in without).difference(shared)
         return new + self.pool.unheld_count(shared) + staying <= self.pool.available_count + len(freed)
 
-    def _shareable_keys(self, seq: Sequence) -> list[bytes]:
-        return seq.block_keys(seq.shareable_count // self.pool.block_size) if self.prefix_cache else []
-
-    def _find_prefix(self, seq: Sequence) -> list[int]:
-        """Blocks that hold a beginning of the known tokens."""
-        return self.pool.find(self._shareable_keys(seq))
-
-    def _note_coming(self, coming: dict[bytes, Turn], seq: Sequence) -> None:
-        """Notes the blocks that the running sequence is about to compute, each by the first in turn that does."""
-        turn = self.waiting.turn(seq)
-        for key in self._coming_keys(seq):
-            coming[key] = min(turn, coming.get(key, turn))
-
-    def _waits_for_block(self, coming: Mapping[bytes, Turn], seq: Sequence) -> bool:
-        key = self._next_key(seq)
-        return key is not None and key in coming and coming[key] < self.waiting.turn(seq)
-
-    def _next_key(self, seq: Sequence) -> bytes | None:
-        """Of the first block that the sequence could share if another held it."""
-        keys = self._shareable_keys(seq)
-        found = len(self.pool.find(keys))
-        return keys[found] if found < len(keys) else None
-
-    def _coming_keys(self, seq: Sequence) -> list[bytes]:
-        """Of the blocks that the running sequence is about to fill with known tokens."""
-        if not self.prefix_cache or seq.pending_count <= 1:
-            return []
-        size = self.pool.block_size
-        return seq.block_keys(len(seq.token_ids) // size)[seq.computed // size :]
-
     def _mark_computed(self, seq: Sequence, count: int) -> None:
-        """Notes tokens as computed, and lets others find the blocks that are full of them."""
-        full_before = seq.computed // self.pool.block_size
+        before = seq.computed
         seq.computed += count
-        full = seq.computed // self.pool.block_size
-        if self.prefix_cache and full > full_before:
-            for i, key in enumerate(seq.block_keys(full)[full_before:], start=full_before):
-                self.pool.publish(seq.block_ids[i], key)
+        self.sharing.publish(seq, before)
 
     def _missing_blocks(self, seq: Sequence) -> int:
         return self.pool.blocks_for(len(seq.token_ids)) - len(seq.block_ids)
@@ -339,7 +304,7 @@ class Scheduler:
 
     def _count_prompt(self, seq: Sequence, found: int) -> None:
         self._counters.prompt_tokens += seq.prompt_count
-        if self.prefix_cache:
+        if self.sharing.is_on:
             self._counters.prefix_queried_tokens += seq.prompt_count
             self._counters.prefix_found_tokens += found
 
