@@ -28,6 +28,8 @@ from tests.server.rpc.security.callers import bearer, is_served, refused, secure
 from tests.server.rpc.serving import Serving, Start, eventually
 
 AUDIENCE, ISSUER = "treadle", "https://issuer.test"
+DAY = 86_400
+"""Seconds: longer than from collecting the tests to running them."""
 RSA_KEY = rsa.generate_private_key(65537, 2048)
 Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
@@ -51,7 +53,7 @@ class Issuer:
 
     def token(self, /, key_id: str | None = "first", **changed: object) -> str:
         """With the claims changed as said; None leaves one out."""
-        claims = {"exp": int(time.time()) + 600, **self.claims, **changed}
+        claims = {"exp": int(time.time()) + DAY, **self.claims, **changed}
         headers = {} if key_id is None else {"kid": key_id}
         present = {name: value for name, value in claims.items() if value is not None}
         return jwt.encode(present, self.key, self.algorithm, headers=headers)
@@ -109,7 +111,7 @@ def with_a_key_of_its_own() -> str:
 
 
 def all_claims() -> dict[str, Any]:
-    return {**Issuer().claims, "exp": int(time.time()) + 600}
+    return {**Issuer().claims, "exp": int(time.time()) + DAY}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def all_claims() -> dict[str, Any]:
     [
         (Issuer().token(exp=1), "EXPIRED_CREDENTIAL"),
         (Issuer().token(exp=None), "WRONG_CREDENTIAL"),
-        (Issuer().token(nbf=int(time.time()) + 600), "WRONG_CREDENTIAL"),
+        (Issuer().token(nbf=int(time.time()) + DAY), "WRONG_CREDENTIAL"),
         (Issuer().token(aud="other"), "WRONG_CREDENTIAL"),
         (Issuer().token(aud=None), "WRONG_CREDENTIAL"),
         (Issuer().token(iss="https://other.test"), "WRONG_CREDENTIAL"),
