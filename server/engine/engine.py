@@ -128,7 +128,9 @@ class Engine:
         model = self.served.model.description
         if self._lifecycle is not Lifecycle.READY:
             raise Draining("the server is shutting down")
-        for request in requests:
+        self._queue.check_room(len(requests))
+        # The generations of one prompt differ in nothing that is checked.
+        for request in {id(request.prompt_token_ids): request for request in requests}.values():
             request.check_fits(model)
         stream = ResultStream(requests, chunk_interval)
         if stream.claimed_id in self._claimed_ids:

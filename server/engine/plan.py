@@ -49,8 +49,9 @@ class Draw:
     """How to choose one token from its logits.
 
     Order of application: penalties, bias, what is forbidden and what is allowed, temperature, top_k, top_p, min_p,
-    typical_p; then the inverse of the cumulative distribution, over the kept tokens in order of falling probability
-    (ties by id), at `uniform`. Each filter works on what the one before it left, renormalised, and keeps a token.
+    typical_p; then the inverse of the cumulative distribution, over the kept tokens in order of id, at `uniform`: in
+    that order the last bit of a logit moves the sums by as little, and does not make two tokens change places. Each
+    filter works on what the one before it left, renormalised, and keeps a token.
     """
 
     temperature: float

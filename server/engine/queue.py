@@ -34,12 +34,16 @@ class RequestQueue:
     def in_flight(self) -> int:
         return len(self._in_flight)
 
+    def check_room(self, count: int) -> None:
+        """Raises QueueFull where `count` more requests in flight would be more than `capacity`."""
+        if len(self._in_flight) + count > self.capacity:
+            room = f", and this call asks for {count}" if count > 1 else ""
+            raise QueueFull(f"{len(self._in_flight)} of {self.capacity} requests are running or waiting{room}")
+
     def put(self, *requests: Request) -> None:
-        """Takes all of them, or raises QueueFull where more than `capacity` requests would be in flight."""
+        """Takes all of them, or raises QueueFull."""
         with self._condition:
-            if len(self._in_flight) + len(requests) > self.capacity:
-                room = f", and this call asks for {len(requests)}" if len(requests) > 1 else ""
-                raise QueueFull(f"{len(self._in_flight)} of {self.capacity} requests are running or waiting{room}")
+            self.check_room(len(requests))
             self._in_flight.update(request.number for request in requests)
             self._requests += requests
             self._condition.notify()

@@ -76,8 +76,6 @@ class Request:
     """What is told of each token of the output."""
     prompt_logprobs: int | None = None
     """How many alternatives are told of each token of the prompt but the first; None tells nothing of them."""
-    prompt_logprobs_from: "Request | None" = None
-    """Another of the same call and prompt: what is told of its prompt's tokens is told of this one's too."""
     wants_mean_logprob: bool = False
     """Whether the Result tells the mean log-probability of the tokens."""
     kept_special_token_ids: frozenset[int] = frozenset()

@@ -21,17 +21,14 @@ class ResultStream(AsyncIterator[GenerationEvent]):
 
     A generation's tokens that come while nobody reads are joined into one event, so the stream holds at most four
     events of each: Started, PromptLogprobs, Tokens and the end. With a `chunk_interval`, a generation's Tokens come at
-    least that many seconds apart, but for the last of them. A generation whose PromptLogprobs are another's begins
-    after those. The iteration ends after every generation's Result, or after the first Failure.
+    least that many seconds apart, but for the last of them. The iteration ends after every generation's Result, or
+    after the first Failure.
     """
 
     def __init__(self, requests: Sequence[Request], chunk_interval: float = 0.0) -> None:
         self.requests = tuple(requests)
         self._chunk_interval = chunk_interval
-        self._open: dict[int, _Unread] = {}
-        for index, request in enumerate(requests):
-            other = request.prompt_logprobs_from
-            self._open[request.number] = _Unread(index, None if other is None else self._open[other.number])
+        self._open = {request.number: _Unread(index) for index, request in enumerate(requests)}
         self._put_numbers = set(self._open)
         self._arrived = asyncio.Event()
         self.failure: Failure | None = None
@@ -101,7 +98,7 @@ class ResultStream(AsyncIterator[GenerationEvent]):
     async def _wait(self) -> None:
         """Until something is put, or tokens that are there are due."""
         self._arrived.clear()
-        held_until = min((unread.due_at for unread in self._open.values() if unread.is_waiting_to_be_due), default=None)
+        held_until = min((unread.due_at for unread in self._open.values() if unread.has_tokens), default=None)
         try:
             async with asyncio.timeout_at(held_until):
                 await self._arrived.wait()
@@ -112,14 +109,12 @@ class ResultStream(AsyncIterator[GenerationEvent]):
 class _Unread:
     """What the reader has not taken yet of one generation."""
 
-    def __init__(self, index: int, prompt_logprobs_from: "_Unread | None") -> None:
+    def __init__(self, index: int) -> None:
         self.index = index
         self.due_at = 0.0
         """When the reader gets the next tokens, on the event loop's clock."""
         self.overdue_count = 0
         """Tokens that came after that."""
-        self._awaited = prompt_logprobs_from
-        self._is_prompt_there = self._is_prompt_taken = False
         self._token_ids: list[int] = []
         self._text: list[str] = []
         self._logprobs: list[TokenLogprob] = []
@@ -127,47 +122,29 @@ class _Unread:
         self._end: Result | Failure | None = None
 
     @property
-    def is_waiting_to_be_due(self) -> bool:
-        return self._has_tokens and not self._is_held
-
-    @property
-    def _is_held(self) -> bool:
-        """Until what it shares with another generation has been taken."""
-        return self._awaited is not None and not self._awaited._is_prompt_taken
-
-    @property
-    def _has_tokens(self) -> bool:
+    def has_tokens(self) -> bool:
         return bool(self._token_ids or self._text)
 
     def put(self, event: Event, now: float) -> None:
         match event:
-            case Started():
+            case Started() | PromptLogprobs():
                 self._first.append(event)
-            case PromptLogprobs():
-                self._first.append(event)
-                self._is_prompt_there = True
             case Tokens():
                 self._put_tokens(event, now)
             case Result() | Failure():
                 self._end = event
-                self._is_prompt_there = True
 
     def _put_tokens(self, tokens: Tokens, now: float) -> None:
         self._token_ids += tokens.token_ids
         self._text.append(tokens.text)
         self._logprobs += tokens.logprobs
-        if now >= self.due_at and (self._awaited is None or self._awaited._is_prompt_there):
+        if now >= self.due_at:
             self.overdue_count += len(tokens.token_ids)
 
     def take(self, now: float) -> Event | None:
-        if self._is_held:
-            return self._end if isinstance(self._end, Failure) else None
         if self._first:
-            first = self._first.pop(0)
-            self._is_prompt_taken |= isinstance(first, PromptLogprobs)
-            return first
-        if not self._has_tokens:
-            self._is_prompt_taken |= self._end is not None
+            return self._first.pop(0)
+        if not self.has_tokens:
             return self._end
         if now < self.due_at and self._end is None:
             return None

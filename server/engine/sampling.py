@@ -55,7 +55,8 @@ class Sampling:
             value = f"{len(self.logit_bias)} entries"
             raise InvalidArgument("sampling.logit_bias", value, f"must be at most {MAX_LOGIT_BIAS}")
         for token_id, bias in self.logit_bias:
-            _check(f"logit_bias[{token_id}]", bias, abs(bias) <= MAX_BIAS, "from -100 to 100")
+            if not abs(bias) <= MAX_BIAS:  # NaN among them
+                raise InvalidArgument(f"sampling.logit_bias[{token_id}]", bias, "must be from -100 to 100")
 
     def _check_forbidden(self) -> None:
         if len(self.forbidden_sequences) > MAX_FORBIDDEN_SEQUENCES:
@@ -73,16 +74,13 @@ class Sampling:
 
     def check_known(self, vocabulary_size: int) -> None:
         """Raises InvalidArgument where a token id is not in the vocabulary."""
-        named = [(f"logit_bias[{token_id}]", token_id) for token_id, _ in self.logit_bias]
-        named += [
-            (f"forbidden_sequences[{i}]", token_id)
-            for i, token_ids in enumerate(self.forbidden_sequences)
-            for token_id in token_ids
-        ]
-        for name, token_id in named:
+        limit = f"must be below the vocabulary size, {vocabulary_size}"
+        for token_id, _ in self.logit_bias:
             if token_id >= vocabulary_size:
-                limit = f"must be below the vocabulary size, {vocabulary_size}"
-                raise InvalidArgument(f"sampling.{name}", token_id, limit)
+                raise InvalidArgument(f"sampling.logit_bias[{token_id}]", token_id, limit)
+        for i, token_ids in enumerate(self.forbidden_sequences):
+            if max(token_ids) >= vocabulary_size:
+                raise InvalidArgument(f"sampling.forbidden_sequences[{i}]", max(token_ids), limit)
 
     @classmethod
     def resolve(

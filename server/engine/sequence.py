@@ -73,7 +73,7 @@ class Sequence:
     def finish(self, now: float) -> Finish | None:
         """The rule for "finished": why the sequence is over at `now`, on time.monotonic's clock; None if it is not."""
         stopping = self.request.stopping
-        if self.generated_count and self.token_ids[-1] in stopping.stop_token_ids:
+        if self.generated_count and self._is_stop_token(self.token_ids[-1]):
             return Finish(FinishReason.STOP_TOKEN, stop_token_id=self.token_ids[-1])
         if self.generated_count and self.token_ids[-1] in self._eos_token_ids:
             return Finish(FinishReason.END_OF_SEQUENCE)
@@ -185,9 +185,18 @@ class Sequence:
             return None
         return self._constraint.is_instance()
 
+    def _is_stop_token(self, token_id: int) -> bool:
+        """Whether the newest token ends the output.
+
+        One of text does not before min_new_tokens, when it is chosen only where a constraint leaves no other.
+        """
+        stopping = self.request.stopping
+        may_end = self.generated_count > stopping.min_new_tokens or token_id in self._end_token_ids
+        return may_end and token_id in stopping.stop_token_ids
+
     def _is_text(self, token_id: int) -> bool:
         """An ending token's own text is output only where the request includes stop text, or keeps special tokens."""
-        if token_id in self.request.stopping.stop_token_ids:
+        if self._is_stop_token(token_id):
             return self.request.stopping.include_stop_text
         return token_id not in self._eos_token_ids or token_id in self.request.kept_special_token_ids
 

@@ -20,16 +20,13 @@ class Distribution:
     """Their token ids `[rows, kept]`."""
     masses: torch.Tensor
     """Their probabilities `[rows, kept]` in float64 but for a factor of the row's; 0 where filtered out."""
-    totals: torch.Tensor
-    """The sum of the masses of all tokens `[rows, 1]`, of those too that are not among the candidates."""
     settled: torch.Tensor
-    """Whether the token drawn, and all that are more probable, are among the candidates `[rows]`."""
+    """Whether all that the filters keep are among the candidates `[rows]`."""
 
     @classmethod
     def of(cls, logits: torch.Tensor, draws: Sequence[Draw], candidates: int) -> "Distribution":
-        """By the `candidates` highest of float32 logits `[rows, vocabulary]`. Every Draw has a temperature above 0.
-
-        Every top_k is at most `candidates`, or 0.
+        """By the `candidates` highest of float32 logits `[rows, vocabulary]`. Every Draw has a temperature above 0 and
+        a filter; every top_k is at most `candidates`, or 0.
         """
 
         def column(values: Sequence[float]) -> torch.Tensor:
@@ -48,37 +45,50 @@ class Distribution:
         if has_others.any():
             of_all = ((logits.double() - highest) / temperature).exp().cumsum(-1)[:, -1:]
             totals = torch.where(has_others, of_all, totals)
-        uniform = column([draw.uniform for draw in draws])
-        is_free = (top_p == 1) & (min_p == 0) & (typical_p == 1)
-        settled = ~has_others | (running >= top_p * totals) | (is_free & (uniform * totals < running))
+        settled = ~has_others | (running >= top_p * totals)
         masses = _smallest_set(masses, top_p, totals)
         settled |= masses[:, -1:] < min_p * masses[:, :1]
         masses = masses.masked_fill(masses < min_p * masses[:, :1], 0.0)
         if (typical_p < 1).any():
             masses = _typical(masses, typical_p)
-        totals = torch.where(is_free, totals, masses.cumsum(-1)[:, -1:])
-        return cls(ordered, masses, totals, settled[:, 0])
+        return cls(ordered, masses, settled[:, 0])
 
     def rows(self, indices: Sequence[int]) -> "Distribution":
         chosen = list(indices)
-        return Distribution(self.ordered[chosen], self.masses[chosen], self.totals[chosen], self.settled[chosen])
+        return Distribution(self.ordered[chosen], self.masses[chosen], self.settled[chosen])
 
     def tokens_at(self, uniforms: Sequence[float]) -> torch.Tensor:
-        """The token ids `[rows]` at each row's uniform number by the inverse of the cumulative distribution."""
-        running = self.masses.cumsum(-1)
-        target = torch.tensor(uniforms, dtype=torch.float64, device=running.device)[:, None] * self.totals
-        # The candidate drawn is the first whose running sum exceeds the target. Rounding could put the target at the
-        # very end, hence the bound: the last candidate of any mass.
-        index = torch.arange(running.shape[-1], device=running.device)
-        last = (index * (self.masses > 0)).amax(-1, keepdim=True)
-        drawn = torch.minimum((running <= target).sum(-1, keepdim=True), last)
-        return self.ordered.gather(-1, drawn)[:, 0]
+        """The token ids `[rows]` at each row's uniform number."""
+        ids, by_id = self.ordered.sort(-1)
+        return ids.gather(-1, _first_above(self.masses.gather(-1, by_id), uniforms))[:, 0]
+
+
+def is_filtered(draw: Draw) -> bool:
+    return draw.top_k > 0 or draw.top_p < 1 or draw.min_p > 0 or draw.typical_p < 1
+
+
+def draw_unfiltered(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """The token ids `[rows]` at each row's uniform number in the whole of its distribution, which needs no sorting."""
+    temperatures = torch.tensor([draw.temperature for draw in draws], dtype=torch.float64, device=logits.device)
+    exact = logits.double()
+    masses = ((exact - exact.amax(-1, keepdim=True)) / temperatures[:, None]).exp()
+    return _first_above(masses, [draw.uniform for draw in draws])[:, 0]
+
+
+def _first_above(masses: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
+    """The inverse of the cumulative distribution: the first places `[rows, 1]` whose running sum exceeds the row's
+    share of the whole. Rounding could put the share at the very end, hence the bound: the last place of any mass."""
+    running = masses.cumsum(-1)
+    target = torch.tensor(uniforms, dtype=torch.float64, device=running.device)[:, None] * running[:, -1:]
+    places = torch.arange(running.shape[-1], device=running.device)
+    last = (places * (masses > 0)).amax(-1, keepdim=True)
+    return torch.minimum((running <= target).sum(-1, keepdim=True), last)
 
 
 def distributions(
     logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]
 ) -> list[tuple[list[int], Distribution]]:
-    """Of these rows of logits `[rows, vocabulary]`, with the rows; all of them settled.
+    """Of these rows of logits `[rows, vocabulary]`, which are filtered, with the rows; all of them settled.
 
     Apart, so that a row that needs few candidates does not pay for the sorting of one that needs all.
     """

@@ -16,24 +16,25 @@ ROWS_AT_ONCE = 16
 
 
 def logprobs_by_logits(
-    logits: torch.Tensor, token_ids: Sequence[int], alternatives: Sequence[int]
+    logits: torch.Tensor, temperatures: Sequence[float], token_ids: Sequence[int], alternatives: Sequence[int]
 ) -> list[TokenLogprob]:
     """Of one token in each row of float32 logits `[rows, vocabulary]`, with the row's number of alternatives.
 
-    The distribution is the softmax of the row; logits may be -inf, but not that of the row's token, and none is NaN.
+    The distribution is the softmax of the row at its temperature; logits may be -inf, but not that of the row's token,
+    and none is NaN.
     """
     found = []
     for start in range(0, len(token_ids), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
-        found += _logprobs_by_logits(logits[part], token_ids[part], alternatives[part])
+        found += _logprobs_by_logits(logits[part], temperatures[part], token_ids[part], alternatives[part])
     return found
 
 
 def _logprobs_by_logits(
-    logits: torch.Tensor, token_ids: Sequence[int], alternatives: Sequence[int]
+    logits: torch.Tensor, temperatures: Sequence[float], token_ids: Sequence[int], alternatives: Sequence[int]
 ) -> list[TokenLogprob]:
     chosen = torch.tensor(token_ids, device=logits.device)[:, None]
-    exact = logits.double()
+    exact = logits.double() / torch.tensor(temperatures, dtype=torch.float64, device=logits.device)[:, None]
     highest = exact.amax(-1, keepdim=True)
     log_total = highest + (exact - highest).exp().cumsum(-1)[:, -1:].log()
     count = min(max(alternatives), logits.shape[-1])
@@ -57,6 +58,7 @@ def logprobs_by_distribution(
 ) -> list[TokenLogprob]:
     """Of one token in each row of the distribution, which was drawn from it, as above."""
     masses = distribution.masses
+    totals = masses.cumsum(-1)[:, -1:]
     chosen = torch.tensor(token_ids, device=masses.device)[:, None]
     place = (distribution.ordered == chosen).int().argmax(-1, keepdim=True)
     ranks = (masses > 0).cumsum(-1)
@@ -65,12 +67,12 @@ def logprobs_by_distribution(
     best = torch.searchsorted(ranks, wanted_ranks.expand(len(token_ids), -1).contiguous())
     is_kept = best < masses.shape[-1]
     best = best.clamp(max=masses.shape[-1] - 1)
-    best_logprobs = (masses.gather(-1, best) / distribution.totals).log().masked_fill(~is_kept, float("-inf"))
+    best_logprobs = (masses.gather(-1, best) / totals).log().masked_fill(~is_kept, float("-inf"))
     return [
         TokenLogprob(token_id, logprob, rank, _alternatives(ids[:wanted], values[:wanted]))
         for token_id, logprob, rank, ids, values, wanted in zip(
             token_ids,
-            (masses.gather(-1, place) / distribution.totals).log()[:, 0].tolist(),
+            (masses.gather(-1, place) / totals).log()[:, 0].tolist(),
             ranks.gather(-1, place)[:, 0].tolist(),
             distribution.ordered.gather(-1, best).tolist(),
             best_logprobs.tolist(),

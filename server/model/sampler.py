@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from server.engine.plan import Draw, Drawn, Fault, TokenLogprob
-from server.model.distribution import Distribution, distributions
+from server.model.distribution import Distribution, distributions, draw_unfiltered, is_filtered
 from server.model.logit_processing import process_logits
 from server.model.logprobs import logprobs_by_distribution, logprobs_by_logits
 
@@ -28,14 +28,18 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn | Fau
     possible: list[bool] = highest.isfinite().tolist()
     can_be_drawn = [a and b for a, b in zip(finite, possible, strict=True)]
     sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0 and can_be_drawn[i]]
-    parts = distributions(logits, draws, sampled)
+    if unfiltered := [i for i in sampled if not is_filtered(draws[i])]:
+        choices[unfiltered] = draw_unfiltered(logits[unfiltered], [draws[i] for i in unfiltered])
+    parts = distributions(logits, draws, [i for i in sampled if is_filtered(draws[i])])
     for rows, distribution in parts:
         choices[rows] = distribution.tokens_at([draws[i].uniform for i in rows])
     token_ids: list[int] = choices.tolist()
 
-    own = _by_logits(own_logits, own_wanted, token_ids, draws)
-    greedy = [i for i, draw in enumerate(draws) if draw.temperature == 0 and can_be_drawn[i] and _tells_processed(draw)]
-    processed = _by_logits(logits[greedy], greedy, token_ids, draws)
+    own = _by_logits(own_logits, [1.0] * len(own_wanted), own_wanted, token_ids, draws)
+    greedy = [i for i, draw in enumerate(draws) if draw.temperature == 0 and can_be_drawn[i]]
+    whole = [i for i in (*greedy, *unfiltered) if _tells_processed(draws[i])]
+    temperatures = [draws[i].temperature or 1.0 for i in whole]
+    processed = _by_logits(logits[whole], temperatures, whole, token_ids, draws)
     for rows, distribution in parts:
         processed |= _by_distribution(distribution, rows, token_ids, draws)
     return [
@@ -57,10 +61,16 @@ def _alternatives(draw: Draw) -> int:
 
 
 def _by_logits(
-    logits: torch.Tensor, rows: Sequence[int], token_ids: Sequence[int], draws: Sequence[Draw]
+    logits: torch.Tensor,
+    temperatures: Sequence[float],
+    rows: Sequence[int],
+    token_ids: Sequence[int],
+    draws: Sequence[Draw],
 ) -> dict[int, TokenLogprob]:
     """By row, of the logits of these rows."""
-    found = logprobs_by_logits(logits, [token_ids[i] for i in rows], [_alternatives(draws[i]) for i in rows])
+    found = logprobs_by_logits(
+        logits, temperatures, [token_ids[i] for i in rows], [_alternatives(draws[i]) for i in rows]
+    )
     return dict(zip(rows, found, strict=True))
 
 

@@ -104,7 +104,9 @@ def _prompt_logprobs(logits: torch.Tensor, spans: Sequence[Span]) -> dict[int, t
         rows = logits[row : row + count].float()
         row += count
         if rows.isfinite().all():
-            found[slot] = tuple(logprobs_by_logits(rows, wanted.successors, [wanted.alternatives] * count))
+            found[slot] = tuple(
+                logprobs_by_logits(rows, [1.0] * count, wanted.successors, [wanted.alternatives] * count)
+            )
         else:
             found[slot] = Fault("its logits are not finite")
     return found

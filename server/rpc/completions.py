@@ -54,7 +54,7 @@ class Completion:
             arguments = "".join(chunk.arguments_json for chunk in chunks)
             self.tool_calls.append(pb.ToolCall(id=chunks[0].id, name=chunks[0].name, arguments_json=arguments))
 
-    def message(self, index: int) -> pb.Completion:
+    def message(self, index: int, prompt: pb.Prompt | None) -> pb.Completion:
         return pb.Completion(
             input=self.input,
             index=index,
@@ -65,7 +65,7 @@ class Completion:
             reasoning="".join(self.reasoning),
             tool_calls=self.tool_calls,
             seed=self.seed,
-            prompt=self.prompt,
+            prompt=prompt,
             result=self.result,
             mean_logprob=self.mean_logprob,
         )
@@ -89,7 +89,12 @@ class Completions:
     def answer(self, request_id: str) -> bytes:
         """The CompleteResponse, serialized: it may be large."""
         groups = [self._all[i : i + self._per_input] for i in range(0, len(self._all), self._per_input)]
-        completions = [kept.message(index) for group in groups for index, kept in enumerate(self._kept(group))]
+        completions = [
+            # The first of an input has its prompt, whichever generation was told it.
+            kept.message(index, group[0].prompt if index == 0 else None)
+            for group in groups
+            for index, kept in enumerate(self._kept(group))
+        ]
         message = pb.CompleteResponse(request_id=request_id, completions=completions, seed=self._all[0].seed)
         return message.SerializeToString()
 

@@ -124,10 +124,9 @@ def asked(
 
 
 def _sibling(first: Request, index: int) -> Request:
-    """Another generation of the same prompt, whose tokens' probabilities are computed by the first one alone."""
+    """Another generation of the same prompt, of which the first one tells all that is to be told."""
     sampling: Sampling = replace(first.sampling, seed=sibling_seed(first.sampling.seed, index))
-    told_by = None if first.prompt_logprobs is None else first
-    return replace(first, sampling=sampling, prompt_logprobs=None, prompt_logprobs_from=told_by)
+    return replace(first, sampling=sampling, prompt_logprobs=None)
 
 
 def stopping(message: pb.StoppingCriteria, described: ModelDescription, prompt_length: int) -> Stopping:

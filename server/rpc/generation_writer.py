@@ -25,25 +25,12 @@ class ShownPrompt:
 
 
 class GenerationWriter:
-    """Numbers all messages with the generation's `index`.
+    """Numbers all messages with the generation's `index`."""
 
-    Where the probabilities of the prompt's tokens are asked for and another generation of the same prompt tells them,
-    `first` is that generation's writer, which must have been told the PromptLogprobs before.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        request: Request,
-        output: Output,
-        prompt: ShownPrompt,
-        tokenizer: Tokenizer,
-        first: "GenerationWriter | None" = None,
-    ) -> None:
+    def __init__(self, index: int, request: Request, output: Output, prompt: ShownPrompt, tokenizer: Tokenizer) -> None:
         self._index, self._request, self._output = index, request, output
-        self._prompt, self._tokenizer, self._first = prompt, tokenizer, first
-        self._prompt_message: pb.Prompt | None = None
-        """Once the client has been told it."""
+        self._prompt, self._tokenizer = prompt, tokenizer
+        self._is_prompt_told = False
         self._started: Started | None = None
         self._token_count = 0
         self._parser = _parser(output, prompt) if output.parses else None
@@ -63,24 +50,22 @@ class GenerationWriter:
     def _start(self, event: Started) -> list[pb.GenerateResponse]:
         self._started = event
         messages = [self._response(started=to_wire.started(event, self._request.id))]
-        if self._output.shows_prompt and self._request.prompt_logprobs is None:
+        if self._output.echo_prompt and self._output.prompt_logprobs is None:
             messages.append(self._tell_prompt())
         return messages
 
     def _end(self, event: Result) -> list[pb.GenerateResponse]:
         # A time limit may have passed before the prompt was computed.
-        untold = self._output.shows_prompt and self._prompt_message is None
+        untold = self._output.shows_prompt and not self._is_prompt_told
         parts = [] if self._parser is None else self._parser.flush()
         prompt = [self._tell_prompt()] if untold else []
         return [*prompt, *self._parts(parts), self._response(result=to_wire.result(event))]
 
     def _tell_prompt(self, logprobs: tuple[TokenLogprob, ...] = ()) -> pb.GenerateResponse:
-        if self._first is not None and self._first._prompt_message is not None:
-            self._prompt_message = self._first._prompt_message
-        else:
-            token_ids, text = self._request.prompt_token_ids, self._prompt.text
-            self._prompt_message = pb.Prompt(token_ids=token_ids, text=text, logprobs=map(self._logprob, logprobs))
-        return self._response(prompt=self._prompt_message)
+        self._is_prompt_told = True
+        token_ids, text = self._request.prompt_token_ids, self._prompt.text
+        prompt = pb.Prompt(token_ids=token_ids, text=text, logprobs=map(self._logprob, logprobs))
+        return self._response(prompt=prompt)
 
     def _tokens(self, event: Tokens) -> list[pb.GenerateResponse]:
         self._token_count += len(event.token_ids)

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treadle.v1 import generation_pb2 as pb
 
 from server.engine.engine import Engine
 from server.engine.events import Failure, PromptLogprobs, Result, Started, Tokens
-from server.engine.request import Request
 from server.engine.result_stream import ResultStream
 from server.engine.tokenizer import Tokenizer
 from server.rpc.call import Call
@@ -40,12 +39,13 @@ class Generations:
         self._stream, self._call = stream, call
         self._unended = set(range(len(asked.requests)))
         self._shows_prompt = asked.output.shows_prompt
-        self._writers: list[GenerationWriter] = []
-        by_request: dict[Request | None, GenerationWriter] = {}
-        for index, (request, prompt) in enumerate(zip(asked.requests, asked.prompts, strict=True)):
-            first = by_request.get(request.prompt_logprobs_from)
-            by_request[request] = GenerationWriter(index, request, asked.output, prompt, tokenizer, first)
-            self._writers.append(by_request[request])
+        of_siblings = replace(asked.output, echo_prompt=False, prompt_logprobs=None)
+        self._writers = [
+            GenerationWriter(
+                index, request, of_siblings if index % asked.counts.made else asked.output, prompt, tokenizer
+            )
+            for index, (request, prompt) in enumerate(zip(asked.requests, asked.prompts, strict=True))
+        ]
 
     async def told(self, workers: TextWorkers) -> AsyncIterator[Told]:
         async for heard in self._stream:

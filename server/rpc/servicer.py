@@ -98,6 +98,7 @@ class GenerationServicer:
             if not message.HasField("generate"):
                 raise InvalidArgument("generate", "unset", "must be set")
             with from_wire.fields_of("generate", but_not="inputs"):
+                _check_for_complete(message.generate.output)
                 asked = await self._asked(call, message.generate, message.inputs)
                 completions = Completions(len(asked.requests), asked.counts.made, asked.counts.best)
                 async with in_engine(self._engine, asked, call) as stream:
@@ -174,6 +175,13 @@ class GenerationServicer:
         if self._engine.lifecycle in (Lifecycle.DRAINING, Lifecycle.STOPPED):
             raise Draining("the server is shutting down")
         return self._engine.served
+
+
+def _check_for_complete(message: pb.OutputOptions) -> None:
+    """Raises InvalidArgument where a stream's options are set."""
+    for field, is_set in (("chunk_interval", message.HasField("chunk_interval")), ("usage", message.usage)):
+        if is_set:
+            raise InvalidArgument(f"output.{field}", "set", "must be unset but in Generate")
 
 
 def _serialized(answer: Message | bytes) -> bytes:

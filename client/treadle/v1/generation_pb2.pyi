@@ -654,7 +654,8 @@ class StoppingCriteria(_message.Message):
     """
     min_new_tokens: _builtins.int
     """Until this many tokens are generated, end-of-sequence and stop_token_ids are never chosen and a stop sequence does
-    not end the generation. At most max_new_tokens. Unset: 0.
+    not end the generation. At most max_new_tokens. Unset: 0. With a constraint, an output that can go on no further
+    ends all the same, and a stop token that is the only way to go on is text.
     """
     ignore_eos: _builtins.bool
     """Goes on past the model's end-of-sequence tokens."""
@@ -741,7 +742,7 @@ class OutputOptions(_message.Message):
     echo_prompt: _builtins.bool
     """Gives the prompt back in a Prompt event."""
     usage: _builtins.bool
-    """Gives Usage so far in every TokenChunk."""
+    """Gives Usage so far in every TokenChunk. Only in Generate."""
     parse_tool_calls: Global___ToolCallFormat.ValueType
     """Gives the tool calls that the model writes in this format as ToolCallChunk events. The text of TokenChunk stays as
     it is, with the format's markers where those are special tokens; what is neither a tool call nor reasoning nor
@@ -755,7 +756,7 @@ class OutputOptions(_message.Message):
     @_builtins.property
     def chunk_interval(self) -> _duration_pb2.Duration:
         """Least time between two TokenChunk messages of a generation; what comes in between is joined. At most 60 s. The end
-        does not wait for it. Unset: no least time.
+        does not wait for it. Only in Generate. Unset: no least time.
         """
 
     def __init__(
@@ -840,7 +841,9 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class Prompt(_message.Message):
-    """The prompt, after Started and before the first token, where the request asks for echo_prompt or prompt_logprobs."""
+    """The prompt, after Started and before the first token, where the request asks for echo_prompt or prompt_logprobs. Of
+    several generations of a prompt, the one with index 0 has it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1341,7 +1344,7 @@ class Completion(_message.Message):
     seed: _builtins.int
     """The seed of this generation."""
     mean_logprob: _builtins.float
-    """With SamplingParams.best_of: by what it was chosen."""
+    """With SamplingParams.best_of: by what it was chosen. Unset where it has no token."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All of its token ids."""
@@ -1352,7 +1355,7 @@ class Completion(_message.Message):
 
     @_builtins.property
     def prompt(self) -> Global___Prompt:
-        """As in the Prompt event."""
+        """As in the Prompt event; in the first completion of each input."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:

@@ -1,5 +1,4 @@
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -9,7 +8,6 @@ from server.engine.events import (
     Failure,
     Finish,
     FinishReason,
-    PromptLogprobs,
     Result,
     Started,
     Timing,
@@ -136,53 +134,3 @@ async def test_tokens_that_the_interval_held_are_not_unread_when_they_are_due_bu
     assert stream.unread_token_count == 2
     assert (await anext(stream)).event == Tokens((2, 3, 4, 5, 6), "bc")
     assert stream.unread_token_count == 0
-
-
-def sharing_prompt_logprobs() -> ResultStream:
-    first = replace(request(), prompt_logprobs=1)
-    return ResultStream([first, replace(request(), prompt_logprobs_from=first)])
-
-
-async def test_a_generation_begins_after_the_prompt_logprobs_that_it_shares() -> None:
-    stream, told = sharing_prompt_logprobs(), PromptLogprobs(())
-    put_all(stream, 1, STARTED, Tokens((7,), "x"))
-    put_all(stream, 0, STARTED)
-    assert await anext(stream) == GenerationEvent(0, STARTED)
-    waiting = asyncio.create_task(anext(stream))
-    await asyncio.sleep(0)
-    put_all(stream, 1, RESULT)
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    assert stream.unread_token_count == 0  # the reader could not have them yet
-    put_all(stream, 0, told, Tokens((1,), "a"), RESULT)
-    heard = [await waiting] + [event async for event in stream]
-    assert heard[0] == GenerationEvent(0, told)
-    assert [event.event for event in heard if event.index == 1] == [STARTED, Tokens((7,), "x"), RESULT]
-    assert [event.event for event in heard if event.index == 0] == [told, Tokens((1,), "a"), RESULT]
-
-
-async def test_prompt_logprobs_that_never_come_hold_up_nothing_after_the_end() -> None:
-    stream = sharing_prompt_logprobs()
-    put_all(stream, 1, STARTED, RESULT)
-    put_all(stream, 0, STARTED, RESULT)
-    assert [(heard.index, heard.event) async for heard in stream] == [
-        (0, STARTED),
-        (0, RESULT),
-        (1, STARTED),
-        (1, RESULT),
-    ]
-
-
-async def test_a_failure_does_not_wait_for_prompt_logprobs() -> None:
-    stream, failure = sharing_prompt_logprobs(), Failure(StepFailed("x"))
-    put_all(stream, 0, STARTED)
-    put_all(stream, 1, STARTED, failure)
-    assert [heard.event async for heard in stream] == [STARTED, failure]
-
-
-async def test_tokens_count_as_unread_once_the_shared_prompt_logprobs_are_there_to_take() -> None:
-    stream = sharing_prompt_logprobs()
-    put_all(stream, 1, STARTED, Tokens((7,), "x"))
-    put_all(stream, 0, STARTED, PromptLogprobs(()))
-    put_all(stream, 1, Tokens((8, 9), "y"))
-    assert stream.unread_token_count == 2

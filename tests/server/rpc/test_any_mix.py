@@ -34,7 +34,8 @@ def satisfies(result: pb.Result) -> bool | None:
 
 
 def streamed(request: pb.GenerateRequest, events: Sequence[pb.GenerateResponse]) -> Answer:
-    shows_prompt = request.output.echo_prompt or request.output.HasField("prompt_logprobs")
+    asks_for_prompt = request.output.echo_prompt or request.output.HasField("prompt_logprobs")
+    shows_prompt = asks_for_prompt and events[0].index == 0
     begin = ["started", "prompt"] if shows_prompt else ["started"]
     assert kinds(events)[: len(begin)] == begin
     assert set(kinds(events)[len(begin) : -1]) <= {"tokens", "content", "reasoning"}
@@ -99,7 +100,9 @@ samplings = st.builds(
     temperature=st.sampled_from([0, 1]),
     seed=st.integers(0, 2**64 - 1),
     n=st.none() | st.integers(1, 3),
-    forbidden_sequences=st.lists(st.builds(pb.TokenIds, ids=st.lists(st.integers(0, 9), min_size=1)), max_size=2),
+    forbidden_sequences=st.lists(
+        st.builds(pb.TokenIds, ids=st.lists(st.integers(0, 9), min_size=1, max_size=32)), max_size=2
+    ),
 )
 constraints = st.builds(
     pb.Constraint, choice=st.builds(pb.Choice, choices=st.lists(st.text("abc", min_size=1, max_size=9), min_size=1))
@@ -125,7 +128,11 @@ async def answers(serving: Serving, request: pb.GenerateRequest) -> list[Answer]
 
 
 async def completions(serving: Serving, request: pb.GenerateRequest) -> list[Answer]:
-    answer = await serving.complete(request)
+    unary = pb.GenerateRequest()
+    unary.CopyFrom(request)
+    unary.output.ClearField("chunk_interval")
+    unary.output.ClearField("usage")
+    answer = await serving.complete(unary)
     assert [completion.index for completion in answer.completions] == list(range(len(answer.completions)))
     return [completed(completion) for completion in answer.completions]
 

@@ -128,7 +128,9 @@ async def test_each_input_is_generated_as_if_it_were_asked_alone(serving: Servin
         for found, one in zip(answer.completions[2 * i : 2 * i + 2], expected, strict=True):
             assert found.token_ids == one.token_ids
             assert (found.text, found.seed, found.prompt) == (one.text, one.seed, one.prompt)
-            assert found.result.usage.prompt_tokens == one.result.usage.prompt_tokens == len(found.prompt.token_ids)
+            assert (
+                found.result.usage.prompt_tokens == one.result.usage.prompt_tokens == len(expected[0].prompt.token_ids)
+            )
     assert answer.completions[0].prompt.text == f"<{BOS}>hello"
     assert answer.completions[2].prompt.text == "user: hi\nassistant: "
 

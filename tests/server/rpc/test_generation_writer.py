@@ -104,22 +104,23 @@ async def test_a_prompt_of_one_token_has_no_logprobs(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("with_logprobs", [False, True])
-async def test_every_generation_tells_its_prompt_in_its_place(serving: Serving, with_logprobs: bool) -> None:
+async def test_the_first_of_several_generations_tells_the_prompt(serving: Serving, with_logprobs: bool) -> None:
     request = request_with(echo_prompt=True, prompt_logprobs=1 if with_logprobs else None)
     request.prompt = "a prompt of several blocks"
-    await serving.events(request)  # now the cache holds the prompt, and others need not wait for its computation
     request.sampling.MergeFrom(pb.SamplingParams(n=4, temperature=1, seed=3))
     generations = by_index(await serving.events(request))
     assert set(generations) == set(range(4))
-    for events in generations.values():
-        assert kinds(events) == ["started", "prompt", *["tokens"] * (len(events) - 3), "result"]
-        assert events[1].prompt == generations[0][1].prompt
-        assert len(events[1].prompt.logprobs) == (26 if with_logprobs else 0)
-    answer = await serving.complete(request)
-    assert all(completion.prompt == generations[0][1].prompt for completion in answer.completions)
-    request.sampling.best_of = 8
-    best = await serving.complete(request)
-    assert all(completion.prompt == generations[0][1].prompt for completion in best.completions)
+    for index, events in generations.items():
+        begin = ["started"] if index else ["started", "prompt"]
+        assert kinds(events) == [*begin, *["tokens"] * (len(events) - len(begin) - 1), "result"]
+    prompt = generations[0][1].prompt
+    assert len(prompt.logprobs) == (26 if with_logprobs else 0)
+    for best_of in (None, 8):
+        if best_of is not None:
+            request.sampling.best_of = best_of
+        first, *others = (await serving.complete(request)).completions
+        assert first.prompt == prompt
+        assert not any(completion.HasField("prompt") for completion in others)
 
 
 async def test_generations_that_share_a_prompts_logprobs_have_the_tokens_they_have_without(serving: Serving) -> None:
@@ -135,10 +136,9 @@ async def test_generations_that_share_a_prompts_logprobs_have_the_tokens_they_ha
 async def test_a_time_limit_that_passes_before_the_prompt_is_computed_leaves_the_prompt_told(serving: Serving) -> None:
     request = request_with(prompt_logprobs=2)
     request.stopping.time_limit.CopyFrom(Duration(nanos=1))
-    request.sampling.n = 2
-    for events in by_index(await serving.events(request)).values():
-        assert kinds(events) == ["started", "prompt", "result"]
-        assert list(events[1].prompt.token_ids) == PROMPT
+    events = await serving.events(request)
+    assert kinds(events) == ["started", "prompt", "result"]
+    assert list(events[1].prompt.token_ids) == PROMPT
 
 
 async def test_the_prompt_is_echoed_as_it_was_taken(serving: Serving) -> None:
