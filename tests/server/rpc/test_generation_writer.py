@@ -191,7 +191,7 @@ async def test_a_chunk_interval_makes_fewer_chunks_loses_nothing_and_does_not_de
         assert logprobs[0] == logprobs[1]
         assert events[-2].tokens.usage == events[-1].result.usage
     for field in ("chunk_interval", "usage"):
-        request.output.ClearField(field)  # type: ignore[arg-type]
+        request.output.ClearField(field)
     completed = await serving.complete(request)
     assert [list(c.token_ids) for c in completed.completions] == [token_ids(joined[i]) for i in range(n)]
 
