@@ -3,7 +3,10 @@
 import json
 import random
 import resource
+import threading
+import traceback
 from collections.abc import Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,8 +30,15 @@ from server.engine.engine import Served
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription
 from server.engine.tokenizer import Tokenizer
-from server.model.constraint_trial import TrialLimits
-from server.model.constraints import MAX_CACHED, MAX_REASON_LENGTH, LLGuidanceCompiler, constraint_compiler
+from server.model import constraints
+from server.model.constraint_trial import TrialFailed, TrialLimits, try_compiling
+from server.model.constraints import (
+    MAX_CACHED,
+    MAX_REASON_LENGTH,
+    MAX_REFUSALS,
+    LLGuidanceCompiler,
+    constraint_compiler,
+)
 from server.model.default_model import ensure_default_model
 from server.model.tokenizer import TransformersTokenizer
 from tests.server.model.tiny import word_level_tokenizer
@@ -357,11 +367,83 @@ def test_a_bounded_number_of_constraints_is_kept_those_used_last(
     assert kept.cached(Regex("first")) is None
 
 
-def test_a_refusal_is_not_kept(vocabulary: Vocabulary) -> None:
-    for _ in range(2):
-        with pytest.raises(InvalidArgument):
-            vocabulary.compile(JsonSchema("false"))
-    assert vocabulary.served.constraints.cached(JsonSchema("false")) is None
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The grammars that were compiled on trial."""
+    tried: list[str] = []
+
+    def count(grammar: str, limits: TrialLimits) -> None:
+        tried.append(grammar)
+        try_compiling(grammar, limits)
+
+    monkeypatch.setattr(constraints, "try_compiling", count)
+    return tried
+
+
+def test_a_source_that_was_refused_costs_its_trial_once(
+    served: Served, tokenizer: TransformersTokenizer, trials: list[str]
+) -> None:
+    kept = compiler(served, tokenizer, TrialLimits(seconds=1.0))
+    slow = JsonSchema('{"type": "integer", "multipleOf": 99999989}')
+    assert kept.cached(slow) is None
+    for ask in (kept.compile, kept.cached, kept.compile):
+        with pytest.raises(InvalidArgument, match=r"^constraint\.json_schema .* takes more than 1 s") as refusal:
+            ask(slow)
+        assert len(list(traceback.walk_tb(refusal.value.__traceback__))) < 10
+    assert len(trials) == 1
+
+
+def test_a_bounded_number_of_refusals_is_kept_and_none_in_place_of_what_compiled(
+    served: Served, tokenizer: TransformersTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(grammar: str, limits: TrialLimits) -> None:
+        raise TrialFailed("too much")
+
+    kept = compiler(served, tokenizer)
+    compiled = kept.compile(Choice(("good",)))
+    monkeypatch.setattr(constraints, "try_compiling", refuse)
+    for i in range(MAX_REFUSALS + 1):
+        with pytest.raises(InvalidArgument, match="too much"):
+            kept.compile(Choice((str(i),)))
+    assert kept.cached(Choice(("0",))) is None
+    with pytest.raises(InvalidArgument, match="too much"):
+        kept.cached(Choice(("1",)))
+    assert kept.cached(Choice(("good",))) is compiled
+
+
+@pytest.mark.parametrize("source", [Choice(("good",)), JsonSchema("false")], ids=["compiled", "refused"])
+def test_equal_sources_at_the_same_time_are_compiled_once(
+    served: Served, tokenizer: TransformersTokenizer, monkeypatch: pytest.MonkeyPatch, source: ConstraintSource
+) -> None:
+    tried: list[str] = []
+    all_asked = threading.Event()
+
+    def hold(grammar: str, limits: TrialLimits) -> None:
+        tried.append(grammar)
+        assert all_asked.wait(60)
+
+    monkeypatch.setattr(constraints, "try_compiling", hold)
+    kept = compiler(served, tokenizer)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(kept.compile, source) for _ in range(4)]
+        all_asked.set()
+        outcomes = {one.result() if one.exception() is None else str(one.exception()) for one in asked}
+    assert len(outcomes) == 1
+    assert len(tried) == 1
+
+
+def test_a_mistake_while_compiling_is_told_and_not_kept(
+    served: Served, tokenizer: TransformersTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(grammar: str, limits: TrialLimits) -> None:
+        raise OSError("no more processes")
+
+    kept = compiler(served, tokenizer)
+    monkeypatch.setattr(constraints, "try_compiling", fail)
+    with pytest.raises(OSError, match="no more processes"):
+        kept.compile(JsonObject())
+    monkeypatch.undo()
+    assert kept.compile(JsonObject()) is kept.cached(JsonObject())
 
 
 def test_a_tokenizer_that_the_library_cannot_read_refuses_every_constraint_with_the_reason(served: Served) -> None:
