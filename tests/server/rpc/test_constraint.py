@@ -7,11 +7,19 @@ from treadle.v1 import generation_pb2 as pb
 
 from server.engine.chat import Chat
 from server.engine.constraint import MAX_CHOICES, MAX_SOURCE_BYTES, ConstraintSource
-from server.engine.errors import ConstraintFailed
 from server.rpc.server import CONSTRAINT_WORKERS, MAX_WAITING_CONSTRAINTS, TEMPLATE_WORKERS, TEXT_WORKERS
-from server.rpc.statuses import answer_to
 from tests.server.fakes import FakeConstraints, FakeTokenizer
-from tests.server.rpc.serving import PATIENCE, Gate, Serving, Start, eventually, generate_request
+from tests.server.rpc.serving import (
+    PATIENCE,
+    Gate,
+    Refusal,
+    Serving,
+    Start,
+    eventually,
+    generate_request,
+    refusal_of_answer,
+    text,
+)
 
 
 def constrained(*choices: str) -> pb.GenerateRequest:
@@ -66,9 +74,35 @@ async def test_a_refused_constraint_names_its_field(
     assert said in refused.message
 
 
-def test_a_constraint_that_cannot_be_followed_is_the_requests_own_fault() -> None:
-    answer = answer_to(ConstraintFailed("too complex"))
-    assert (answer.code, answer.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "CONSTRAINT_FAILED")
+def forbidden_to_go_on() -> pb.GenerateRequest:
+    request = constrained("abc")
+    request.sampling.forbidden_sequences.add(ids=b"ab")
+    return request
+
+
+async def test_a_constraint_that_cannot_be_followed_is_the_requests_own_fault_in_the_middle_of_the_stream(
+    serving: Serving,
+) -> None:
+    heard = []
+
+    async def hear() -> None:
+        async for event in serving.stub.Generate(forbidden_to_go_on()):
+            heard.append(event)
+
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await hear()
+    failed = Refusal.of(ended.value)
+    assert text(heard) == "a"
+    assert (failed.code, failed.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "CONSTRAINT_FAILED")
+    assert failed.field == "sampling.forbidden_sequences"
+    assert "must leave a token" in failed.message
+
+
+async def test_complete_names_the_field_of_a_constraint_that_cannot_be_followed_by_its_own_path(
+    serving: Serving,
+) -> None:
+    failed = await refusal_of_answer(serving.complete(forbidden_to_go_on()))
+    assert (failed.reason, failed.field) == ("CONSTRAINT_FAILED", "generate.sampling.forbidden_sequences")
 
 
 async def test_constraints_that_are_slow_to_compile_hold_up_neither_text_nor_what_is_compiled(
