@@ -28,6 +28,7 @@ from server.engine.constraint import (
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription
 from server.model.constraint_trial import PARSER_LIMITS, TrialFailed, TrialLimits, try_compiling
+from server.model.lark_text import check_supported
 from server.model.recently_used import RecentlyUsed
 from server.model.tokenizer import TransformersTokenizer
 
@@ -242,7 +243,9 @@ def _llguidance_grammar(source: ConstraintSource) -> str:
         case Regex():
             return LLMatcher.grammar_from_regex(source.text)
         case Grammar():
-            return LLMatcher.grammar_from_lark(source.text)
+            check_supported(source.text)
+            # Named as Lark's, since llguidance takes a text that begins with a brace for a grammar in its own JSON.
+            return json.dumps({"grammars": [{"lark_grammar": source.text}]})
         case Choice():
             # One terminal, and so one automaton, of strings, which Lark writes as JSON does.
             return LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, source.choices)))

@@ -190,7 +190,10 @@ def test_the_masks_let_instances_through_and_nothing_else(
         (Grammar("start: second"), "second"),
         (Grammar('start: "a'), "lexer error"),
         (Grammar('start: start "a"'), "instance"),
-        (Grammar("start: <|im_end|>"), "no text"),
+        (Grammar("start: <|im_end|>"), "<|im_end|> is a token: only text can be constrained"),
+        (Grammar('start: "a" <[5]>'), "<[5]> is a token"),
+        (Grammar("start: x\nx[temperature=2.0]: /[a-z]+/"), "the attribute temperature is not supported"),
+        (Grammar('{"grammars": [{"lark_grammar": "start: x\\nx[temperature=2.0]: /a/"}]}'), "expecting rule"),
     ],
 )
 def test_what_is_malformed_unsupported_or_unsatisfiable_is_refused_with_the_reason_in_a_line(
@@ -291,8 +294,7 @@ def test_an_end_is_allowed_only_where_the_output_is_an_instance(vocabulary: Voca
 def test_special_tokens_are_never_part_of_the_text(vocabulary: Vocabulary) -> None:
     special = vocabulary.tokenizer.special_token_ids
     assert special
-    for source in (Regex(r"(?s:.)*x"), Grammar('start: ("a" | <|im_start|> | <[5]>)+ "."')):
-        assert not special & bits(vocabulary.start(source).allowed(NOTHING, NOTHING).result())
+    assert not special & bits(vocabulary.start(Regex(r"(?s:.)*x")).allowed(NOTHING, NOTHING).result())
 
 
 def test_the_text_of_a_special_token_is_spelt_with_ordinary_ones(vocabulary: Vocabulary) -> None:
@@ -328,7 +330,7 @@ def test_nothing_is_allowed_after_a_token_that_was_not(vocabulary: Vocabulary) -
 
 
 def test_what_only_a_special_token_could_continue_is_a_failure(vocabulary: Vocabulary) -> None:
-    state = vocabulary.start(Grammar('start: "a" <|im_end|>'), "a")
+    state = vocabulary.start(Grammar('start: "a" "<|im_end|>"'), "a")
     assert bits(state.allowed(vocabulary.ends, NOTHING).result()) == set()
     assert state.failure == "no token of the vocabulary continues it"
 
