@@ -48,7 +48,9 @@ ERRORS_BY_CODE: dict[grpc.StatusCode, type[TreadleError]] = {
     grpc.StatusCode.UNIMPLEMENTED: NotSupported,
 }
 DOMAIN = "treadle"
-REFUSALS = frozenset({"NOT_READY", "DRAINING", "QUEUE_FULL", "TOO_MANY_OPEN_CALLS", "TOO_MANY_OPEN_BYTES"})
+REFUSALS = frozenset(
+    {"NOT_READY", "DRAINING", "QUEUE_FULL", "TOO_MANY_OPEN_CALLS", "TOO_MANY_OPEN_BYTES", "TOO_MANY_WAITING"}
+)
 """Reasons of a Treadle server that takes no work now. DRAINING is also that of work that a server which shuts down did
 not finish in time, and which is lost."""
 NO_CONNECTION = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed ")

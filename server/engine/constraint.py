@@ -121,11 +121,16 @@ class ConstraintCompiler(Protocol):
         ...
 
     def cached(self, source: ConstraintSource) -> Constraint | None:
-        """What was compiled of an equal source before, at once, where it is still kept."""
+        """What was compiled of an equal source before, at once, where it is still kept.
+
+        Raises InvalidArgument, as `compile` did, where an equal source was refused before and that is still known.
+        """
         ...
 
     def compile(self, source: ConstraintSource) -> Constraint:
         """Takes as long as its limits allow: a tenth of a second, or seconds before it is refused.
+
+        Equal sources that come at the same time, or again, are compiled once.
 
         Raises InvalidArgument with the reason where the source is not understood, not supported, has no instance but
         the empty text, or takes too much time or memory to compile.

@@ -51,8 +51,8 @@ class StepFailed(EngineError):
     """The model could not compute this request's step."""
 
 
-class ConstraintFailed(EngineError):
-    """The output so far cannot be brought to an instance of the request's constraint."""
+class ConstraintFailed(InvalidArgument):
+    """What the field asks leaves no token to follow the output so far, which was not to be seen beforehand."""
 
 
 class EngineDied(EngineError):

@@ -378,6 +378,9 @@ class Scheduler:
 
 def _error_of(seq: Sequence, fault: Fault) -> EngineError:
     if fault.by_request:
-        reason = seq.constraint_failure or fault.reason
-        return ConstraintFailed(f"no token can follow the output so far: {reason}")
+        if seq.constraint_failure is not None:
+            reason = f"no token can follow the output so far: {seq.constraint_failure}"
+            return ConstraintFailed("constraint", "impossible to follow further", reason)
+        limit = "must leave a token that can follow the output so far"
+        return ConstraintFailed("sampling.forbidden_sequences", "in the way of all that may come next", limit)
     return StepFailed(f"the model could not compute this request: {fault.reason}")

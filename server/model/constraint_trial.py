@@ -6,6 +6,7 @@ thread. So a grammar is compiled here first, over a vocabulary of bytes, under l
 server compiles only what came through.
 """
 
+import os
 import resource
 import subprocess
 import sys
@@ -21,6 +22,9 @@ milliseconds at most, and a sequence's lexer is of tens of megabytes at most. An
 that are not required."""
 STACK_BYTES = 1 << 20
 """Of the thread that compiles: half of the least that the system's C library gives a thread of the server."""
+
+NICENESS = 10
+"""Of the process that compiles: the steps of the model come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ def _compile(grammar: str) -> None:
 
 if __name__ == "__main__":
     memory = int(sys.argv[1])
+    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     threading.stack_size(STACK_BYTES)

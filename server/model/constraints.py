@@ -7,7 +7,6 @@ would make of it. Where that way is the text of a special token, none of them is
 import json
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +28,8 @@ from server.engine.constraint import (
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription
 from server.model.constraint_trial import PARSER_LIMITS, TrialFailed, TrialLimits, try_compiling
+from server.model.lark_text import check_supported
+from server.model.recently_used import RecentlyUsed
 from server.model.tokenizer import TransformersTokenizer
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 MAX_CACHED = 64
 """Compiled constraints that are kept, those used last."""
+MAX_REFUSALS = 256
+"""Sources that were refused and whose refusals are kept, those that came last: each costs its seconds once."""
 MASK_WORKERS = 2
 
 JSON_OPTIONS: "JsonCompileOptions" = {
@@ -84,7 +87,7 @@ class NoConstraints:
 
 
 class LLGuidanceCompiler:
-    """The engine's ConstraintCompiler. Keeps MAX_CACHED compiled constraints."""
+    """The engine's ConstraintCompiler. Keeps MAX_CACHED compiled constraints and MAX_REFUSALS refusals."""
 
     can_compile = True
 
@@ -97,22 +100,52 @@ class LLGuidanceCompiler:
         self._tokenizer, self._limits = tokenizer, limits
         self._vocabulary = _Vocabulary(tokenizer.vocab_size, (1 << tokenizer.vocab_size) - 1 & ~_bits(not_text))
         self._workers = ThreadPoolExecutor(MASK_WORKERS, thread_name_prefix="mask")
-        self._cache: OrderedDict[ConstraintSource, _Compiled] = OrderedDict()
-        self._cache_lock = threading.Lock()
+        self._compiled: RecentlyUsed[ConstraintSource, _Compiled] = RecentlyUsed(MAX_CACHED)
+        self._refusals: RecentlyUsed[ConstraintSource, _Refusal] = RecentlyUsed(MAX_REFUSALS)
+        self._in_work: dict[ConstraintSource, Future[_Compiled | _Refusal]] = {}
+        """As many as there are threads that compile."""
+        self._lock = threading.Lock()
 
     def cached(self, source: ConstraintSource) -> Constraint | None:
-        with self._cache_lock:
-            if source in self._cache:
-                self._cache.move_to_end(source)
-            return self._cache.get(source)
+        with self._lock:
+            known = self._known(source)
+        return None if known is None else _accepted(known)
 
     def compile(self, source: ConstraintSource) -> Constraint:
-        compiled = _Compiled(self._matcher(source), self._vocabulary, self._workers)
-        with self._cache_lock:
-            self._cache[source] = compiled
-            if len(self._cache) > MAX_CACHED:
-                self._cache.popitem(last=False)
-        return compiled
+        with self._lock:
+            known, elsewhere = self._known(source), self._in_work.get(source)
+            if known is None and elsewhere is None:
+                here = self._in_work[source] = Future()
+        if known is None:
+            known = self._work(source, here) if elsewhere is None else elsewhere.result()
+        return _accepted(known)
+
+    def _known(self, source: ConstraintSource) -> "_Compiled | _Refusal | None":
+        return self._compiled.get(source) or self._refusals.get(source)
+
+    def _work(self, source: ConstraintSource, future: "Future[_Compiled | _Refusal]") -> "_Compiled | _Refusal":
+        """Compiles, and lets those know who wait for the future."""
+        try:
+            outcome = self._outcome(source)
+        except BaseException as error:
+            with self._lock:
+                del self._in_work[source]
+            future.set_exception(error)
+            raise
+        with self._lock:
+            del self._in_work[source]
+            if isinstance(outcome, _Compiled):
+                self._compiled.put(source, outcome)
+            else:
+                self._refusals.put(source, outcome)
+        future.set_result(outcome)
+        return outcome
+
+    def _outcome(self, source: ConstraintSource) -> "_Compiled | _Refusal":
+        try:
+            return _Compiled(self._matcher(source), self._vocabulary, self._workers)
+        except InvalidArgument as error:
+            return _Refusal(error.field, str(error.value), error.limit)
 
     def _matcher(self, source: ConstraintSource) -> LLMatcher:
         """At the beginning, and warm. Raises InvalidArgument."""
@@ -157,6 +190,22 @@ class _Compiled:
         return _State(self.matcher.deep_copy(), self.vocabulary, self.workers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a source is refused. Not the exception, which would hold on to what it was raised through."""
+
+    field: str
+    value: str
+    limit: str
+
+
+def _accepted(outcome: _Compiled | _Refusal) -> _Compiled:
+    """Raises InvalidArgument where it is a refusal."""
+    if isinstance(outcome, _Refusal):
+        raise InvalidArgument(outcome.field, outcome.value, outcome.limit)
+    return outcome
+
+
 class _State:
     """The engine's ConstraintState."""
 
@@ -194,7 +243,9 @@ def _llguidance_grammar(source: ConstraintSource) -> str:
         case Regex():
             return LLMatcher.grammar_from_regex(source.text)
         case Grammar():
-            return LLMatcher.grammar_from_lark(source.text)
+            check_supported(source.text)
+            # Named as Lark's, since llguidance takes a text that begins with a brace for a grammar in its own JSON.
+            return json.dumps({"grammars": [{"lark_grammar": source.text}]})
         case Choice():
             # One terminal, and so one automaton, of strings, which Lark writes as JSON does.
             return LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, source.choices)))

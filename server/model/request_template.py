@@ -22,6 +22,8 @@ from server.model.chat_template import ChatTemplate
 FIELD = "chat.template"
 PACKAGES = Path(__file__).parents[2]
 """Where the package `server` is."""
+NICENESS = 10
+"""Of the process: the steps of the model come first."""
 OUT_OF_MEMORY = 3
 """Exit status. Below 0 it is the signal that ended the process, as where its stack is full."""
 
@@ -92,6 +94,7 @@ def _answer(task: _Task) -> str:
 
 def _main() -> None:
     task = pickle.load(sys.stdin.buffer)
+    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (task.limits.memory, task.limits.memory))
     try:

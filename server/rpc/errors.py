@@ -21,6 +21,10 @@ class TooManyOpenBytes(CallError):
     """The request messages of the open calls have as many bytes in all as the server takes."""
 
 
+class TooManyWaiting(CallError):
+    """As many constraints wait to be compiled, or templates of requests to be rendered, as the server lets wait."""
+
+
 class EndedWithoutResult(CallError):
     """The engine ended a stream without a Result or a Failure."""
 

@@ -59,7 +59,7 @@ def fields_of(parent: str, *, but_not: str) -> Iterator[None]:
     except InvalidArgument as error:
         if error.field.startswith(but_not):
             raise
-        raise InvalidArgument(f"{parent}.{error.field}", error.value, error.limit) from error
+        raise type(error)(f"{parent}.{error.field}", error.value, error.limit) from error
 
 
 @contextmanager

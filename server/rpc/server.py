@@ -21,7 +21,11 @@ from server.rpc.servicer import GenerationServicer, ServicerSettings, Workers
 from server.rpc.text_workers import TextWorkers
 
 TEXT_WORKERS = 4
-SLOW_WORKERS = 2
+CONSTRAINT_WORKERS = 2
+TEMPLATE_WORKERS = 2
+MAX_WAITING_CONSTRAINTS = 32
+MAX_WAITING_TEMPLATES = 32
+"""What is slow at its worst keeps the last of those that wait for a minute or two; one more is refused."""
 CLOSING_TIME = 2.0
 """Seconds the last statuses get to leave for their clients."""
 
@@ -69,7 +73,11 @@ class Server:
         self._settings = settings
         self._security = Security(settings.security)
         self._calls = OpenCalls(settings.max_open_requests, settings.max_open_bytes, self._security.accounts, observers)
-        self._workers = Workers(text=TextWorkers(TEXT_WORKERS), slow=TextWorkers(SLOW_WORKERS))
+        self._workers = Workers(
+            text=TextWorkers(TEXT_WORKERS),
+            constraints=TextWorkers(CONSTRAINT_WORKERS, MAX_WAITING_CONSTRAINTS),
+            templates=TextWorkers(TEMPLATE_WORKERS, MAX_WAITING_TEMPLATES),
+        )
         self._health = Health(engine, services=(SERVICE,))
         self._following: list[asyncio.Task[None]] = []
         # gRPC itself refuses what is far too large without keeping it; what is a little too large gets our details.
@@ -111,8 +119,7 @@ class Server:
         for following in self._following:
             following.cancel()
         await self._server.stop(grace=None)
-        self._workers.text.close()
-        self._workers.slow.close()
+        self._workers.close()
 
 
 def _ages(settings: ServerSettings) -> Iterator[tuple[str, int]]:

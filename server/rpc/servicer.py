@@ -3,6 +3,8 @@
 How a call ends is `call.py`, and what an error means to its client `statuses.py`.
 """
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +25,7 @@ from server.rpc.completions import Completions
 from server.rpc.constraint_from_wire import constraint
 from server.rpc.counts import check_count
 from server.rpc.decoding import decode
+from server.rpc.duration import seconds
 from server.rpc.errors import MessageTooLarge
 from server.rpc.generations import Generations, in_engine
 from server.rpc.prompt_from_wire import check_known, text_or_chat
@@ -44,11 +47,17 @@ class ServicerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Threads for what would hold up the event loop."""
+    """Threads for what would hold up the event loop. What may take seconds holds up only others of its kind."""
 
     text: TextWorkers
-    slow: TextWorkers
-    """For what may take seconds, and must not hold up all text."""
+    constraints: TextWorkers
+    """To compile them."""
+    templates: TextWorkers
+    """To render chats by templates of their own."""
+
+    def close(self) -> None:
+        for workers in (self.text, self.constraints, self.templates):
+            workers.close()
 
 
 class GenerationServicer:
@@ -134,7 +143,7 @@ class GenerationServicer:
         call.name(message.request_id)
         check_count("inputs", len(inputs), self._engine.settings.max_generations)
         served = self._served()
-        compiled = await self._constraint(message, served.constraints)
+        compiled = await self._constraint(call, message, served.constraints)
         asked = await self._workers_for(message.chat, *(each.chat for each in inputs)).run(
             from_wire.asked,
             message,
@@ -151,15 +160,23 @@ class GenerationServicer:
             call.prompt, call.texts = await self._workers.text.run(decode_all), {}
         return asked
 
-    async def _constraint(self, message: pb.GenerateRequest, compiler: ConstraintCompiler) -> Constraint | None:
+    async def _constraint(
+        self, call: Call, message: pb.GenerateRequest, compiler: ConstraintCompiler
+    ) -> Constraint | None:
         if not message.HasField("constraint"):
             return None
         source = constraint(message.constraint)
-        return compiler.cached(source) or await self._workers.slow.run(compiler.compile, source)
+        if cached := compiler.cached(source):
+            return cached
+        try:
+            async with asyncio.timeout(_time_left(call, message.stopping)):
+                return await self._workers.constraints.run(compiler.compile, source)
+        except TimeoutError:
+            return None  # not missed: the engine ends a request whose time is up before it computes anything
 
     def _workers_for(self, *chats: pb.Chat) -> TextWorkers:
         """A chat's own template may take seconds."""
-        return self._workers.slow if any(chat.template for chat in chats) else self._workers.text
+        return self._workers.templates if any(chat.template for chat in chats) else self._workers.text
 
     async def _decode(self, call: Call, message_class: type[AnyMessage], raw: bytes) -> AnyMessage:
         limit = self._settings.max_message_bytes
@@ -182,6 +199,13 @@ def _check_for_complete(message: pb.OutputOptions) -> None:
     for field, is_set in (("chunk_interval", message.HasField("chunk_interval")), ("usage", message.usage)):
         if is_set:
             raise InvalidArgument(f"output.{field}", "set", "must be unset but in Generate")
+
+
+def _time_left(call: Call, message: pb.StoppingCriteria) -> float | None:
+    """Seconds of the request's time limit, below 0 where it has passed; None where there is none."""
+    if not message.HasField("time_limit"):
+        return None
+    return call.arrived_at + seconds("stopping.time_limit", message.time_limit) - time.monotonic()
 
 
 def _serialized(answer: Message | bytes) -> bytes:

@@ -39,6 +39,7 @@ from server.rpc.errors import (
     ScopeMissing,
     TooManyOpenBytes,
     TooManyOpenCalls,
+    TooManyWaiting,
     WrongCredential,
 )
 
@@ -71,6 +72,7 @@ ANSWERS: Mapping[type[Exception], Answer] = MappingProxyType(
         QueueFull: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_after=1),
         TooManyOpenCalls: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_OPEN_CALLS", retry_after=1),
         TooManyOpenBytes: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_OPEN_BYTES", retry_after=1),
+        TooManyWaiting: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_WAITING", retry_after=5),
         SlowReader: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER"),
         NotReady: Answer(grpc.StatusCode.UNAVAILABLE, "NOT_READY", retry_after=5),
         Draining: Answer(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_after=1),

@@ -143,7 +143,7 @@ def test_what_the_server_did_not_begin_is_tried_again(caller: Caller, server: Sc
     assert len(server.asked) == 3
 
 
-REFUSALS = ["NOT_READY", "DRAINING", "QUEUE_FULL", "TOO_MANY_OPEN_CALLS", "TOO_MANY_OPEN_BYTES"]
+REFUSALS = ["NOT_READY", "DRAINING", "QUEUE_FULL", "TOO_MANY_OPEN_CALLS", "TOO_MANY_OPEN_BYTES", "TOO_MANY_WAITING"]
 
 
 @pytest.mark.parametrize("name", REFUSALS)

@@ -391,7 +391,9 @@ class Constraint(_message.Message):
     """What the output must be an instance of. Compiled before the request is queued: one that is unsupported, cannot be
     satisfied or takes too long to compile ends the call with INVALID_ARGUMENT and the reason. The output is always a
     beginning of an instance; it is a whole one unless the Result says MAX_NEW_TOKENS, CONTEXT_LENGTH, TIME_LIMIT, or a
-    stop of the request's own.
+    stop of the request's own. One that cannot be followed any further, by limits of the library or because
+    forbidden_sequences forbid all that it allows, ends the call with INVALID_ARGUMENT, reason CONSTRAINT_FAILED, in the
+    middle of the stream.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

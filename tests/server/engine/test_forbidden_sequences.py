@@ -75,3 +75,4 @@ def test_a_request_whose_constraint_and_forbidden_sequences_leave_no_token_fails
     assert failed.text == "a"
     assert isinstance(failed.events[-1], Failure)
     assert isinstance(failed.events[-1].error, ConstraintFailed)
+    assert failed.events[-1].error.field == "sampling.forbidden_sequences"

@@ -3,7 +3,10 @@
 import json
 import random
 import resource
+import threading
+import traceback
 from collections.abc import Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,8 +30,15 @@ from server.engine.engine import Served
 from server.engine.errors import InvalidArgument
 from server.engine.model import ModelDescription
 from server.engine.tokenizer import Tokenizer
-from server.model.constraint_trial import TrialLimits
-from server.model.constraints import MAX_CACHED, MAX_REASON_LENGTH, LLGuidanceCompiler, constraint_compiler
+from server.model import constraints
+from server.model.constraint_trial import TrialFailed, TrialLimits, try_compiling
+from server.model.constraints import (
+    MAX_CACHED,
+    MAX_REASON_LENGTH,
+    MAX_REFUSALS,
+    LLGuidanceCompiler,
+    constraint_compiler,
+)
 from server.model.default_model import ensure_default_model
 from server.model.tokenizer import TransformersTokenizer
 from tests.server.model.tiny import word_level_tokenizer
@@ -180,7 +190,10 @@ def test_the_masks_let_instances_through_and_nothing_else(
         (Grammar("start: second"), "second"),
         (Grammar('start: "a'), "lexer error"),
         (Grammar('start: start "a"'), "instance"),
-        (Grammar("start: <|im_end|>"), "no text"),
+        (Grammar("start: <|im_end|>"), "<|im_end|> is a token: only text can be constrained"),
+        (Grammar('start: "a" <[5]>'), "<[5]> is a token"),
+        (Grammar("start: x\nx[temperature=2.0]: /[a-z]+/"), "the attribute temperature is not supported"),
+        (Grammar('{"grammars": [{"lark_grammar": "start: x\\nx[temperature=2.0]: /a/"}]}'), "expecting rule"),
     ],
 )
 def test_what_is_malformed_unsupported_or_unsatisfiable_is_refused_with_the_reason_in_a_line(
@@ -281,8 +294,7 @@ def test_an_end_is_allowed_only_where_the_output_is_an_instance(vocabulary: Voca
 def test_special_tokens_are_never_part_of_the_text(vocabulary: Vocabulary) -> None:
     special = vocabulary.tokenizer.special_token_ids
     assert special
-    for source in (Regex(r"(?s:.)*x"), Grammar('start: ("a" | <|im_start|> | <[5]>)+ "."')):
-        assert not special & bits(vocabulary.start(source).allowed(NOTHING, NOTHING).result())
+    assert not special & bits(vocabulary.start(Regex(r"(?s:.)*x")).allowed(NOTHING, NOTHING).result())
 
 
 def test_the_text_of_a_special_token_is_spelt_with_ordinary_ones(vocabulary: Vocabulary) -> None:
@@ -318,7 +330,7 @@ def test_nothing_is_allowed_after_a_token_that_was_not(vocabulary: Vocabulary) -
 
 
 def test_what_only_a_special_token_could_continue_is_a_failure(vocabulary: Vocabulary) -> None:
-    state = vocabulary.start(Grammar('start: "a" <|im_end|>'), "a")
+    state = vocabulary.start(Grammar('start: "a" "<|im_end|>"'), "a")
     assert bits(state.allowed(vocabulary.ends, NOTHING).result()) == set()
     assert state.failure == "no token of the vocabulary continues it"
 
@@ -357,11 +369,83 @@ def test_a_bounded_number_of_constraints_is_kept_those_used_last(
     assert kept.cached(Regex("first")) is None
 
 
-def test_a_refusal_is_not_kept(vocabulary: Vocabulary) -> None:
-    for _ in range(2):
-        with pytest.raises(InvalidArgument):
-            vocabulary.compile(JsonSchema("false"))
-    assert vocabulary.served.constraints.cached(JsonSchema("false")) is None
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The grammars that were compiled on trial."""
+    tried: list[str] = []
+
+    def count(grammar: str, limits: TrialLimits) -> None:
+        tried.append(grammar)
+        try_compiling(grammar, limits)
+
+    monkeypatch.setattr(constraints, "try_compiling", count)
+    return tried
+
+
+def test_a_source_that_was_refused_costs_its_trial_once(
+    served: Served, tokenizer: TransformersTokenizer, trials: list[str]
+) -> None:
+    kept = compiler(served, tokenizer, TrialLimits(seconds=1.0))
+    slow = JsonSchema('{"type": "integer", "multipleOf": 99999989}')
+    assert kept.cached(slow) is None
+    for ask in (kept.compile, kept.cached, kept.compile):
+        with pytest.raises(InvalidArgument, match=r"^constraint\.json_schema .* takes more than 1 s") as refusal:
+            ask(slow)
+        assert len(list(traceback.walk_tb(refusal.value.__traceback__))) < 10
+    assert len(trials) == 1
+
+
+def test_a_bounded_number_of_refusals_is_kept_and_none_in_place_of_what_compiled(
+    served: Served, tokenizer: TransformersTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(grammar: str, limits: TrialLimits) -> None:
+        raise TrialFailed("too much")
+
+    kept = compiler(served, tokenizer)
+    compiled = kept.compile(Choice(("good",)))
+    monkeypatch.setattr(constraints, "try_compiling", refuse)
+    for i in range(MAX_REFUSALS + 1):
+        with pytest.raises(InvalidArgument, match="too much"):
+            kept.compile(Choice((str(i),)))
+    assert kept.cached(Choice(("0",))) is None
+    with pytest.raises(InvalidArgument, match="too much"):
+        kept.cached(Choice(("1",)))
+    assert kept.cached(Choice(("good",))) is compiled
+
+
+@pytest.mark.parametrize("source", [Choice(("good",)), JsonSchema("false")], ids=["compiled", "refused"])
+def test_equal_sources_at_the_same_time_are_compiled_once(
+    served: Served, tokenizer: TransformersTokenizer, monkeypatch: pytest.MonkeyPatch, source: ConstraintSource
+) -> None:
+    tried: list[str] = []
+    all_asked = threading.Event()
+
+    def hold(grammar: str, limits: TrialLimits) -> None:
+        tried.append(grammar)
+        assert all_asked.wait(60)
+
+    monkeypatch.setattr(constraints, "try_compiling", hold)
+    kept = compiler(served, tokenizer)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(kept.compile, source) for _ in range(4)]
+        all_asked.set()
+        outcomes = {one.result() if one.exception() is None else str(one.exception()) for one in asked}
+    assert len(outcomes) == 1
+    assert len(tried) == 1
+
+
+def test_a_mistake_while_compiling_is_told_and_not_kept(
+    served: Served, tokenizer: TransformersTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(grammar: str, limits: TrialLimits) -> None:
+        raise OSError("no more processes")
+
+    kept = compiler(served, tokenizer)
+    monkeypatch.setattr(constraints, "try_compiling", fail)
+    with pytest.raises(OSError, match="no more processes"):
+        kept.compile(JsonObject())
+    monkeypatch.undo()
+    assert kept.compile(JsonObject()) is kept.cached(JsonObject())
 
 
 def test_a_tokenizer_that_the_library_cannot_read_refuses_every_constraint_with_the_reason(served: Served) -> None:

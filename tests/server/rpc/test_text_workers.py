@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from server.rpc.errors import TooManyWaiting
 from server.rpc.text_workers import TextWorkers
 from tests.server.rpc.serving import PATIENCE, Gate
 
@@ -41,4 +42,22 @@ async def test_a_thread_whose_work_was_cancelled_is_taken_until_the_work_ends() 
     gate.open()
     await following
     assert ran == ["after"]
+    workers.close()
+
+
+async def test_no_more_than_may_wait_do_and_a_place_left_is_free_again() -> None:
+    workers, gate, ran = TextWorkers(1, max_waiting=2), Gate(), list[str]()
+    gate.close()
+    holding = asyncio.create_task(workers.run(gate))
+    await asyncio.to_thread(gate.reached.wait, PATIENCE)
+    waiting = [asyncio.create_task(workers.run(ran.append, name)) for name in ("first", "second")]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyWaiting, match="2 pieces of work"):
+        await workers.run(ran.append, "too many")
+    waiting.pop().cancel()
+    await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(workers.run(ran.append, "third")))
+    gate.open()
+    await asyncio.gather(holding, *waiting)
+    assert ran == ["first", "third"]
     workers.close()
