@@ -21,7 +21,7 @@ class Gateway:
     def start(cls, workers: Sequence[str], log: Path) -> "Gateway":
         """Once it knows its workers and their tokenizer."""
         port, metrics_port = _free_ports(2)
-        command = [Path(sys.executable).parent / "smg", "launch", "--host=127.0.0.1", f"--port={port}"]
+        command = [str(Path(sys.executable).parent / "smg"), "launch", "--host=127.0.0.1", f"--port={port}"]
         command += ["--prometheus-host=127.0.0.1", f"--prometheus-port={metrics_port}"]
         command += ["--policy=round_robin", "--worker-startup-check-interval=1", "--health-check-interval-secs=1"]
         command += ["--worker-urls", *(f"grpc://{worker}" for worker in workers)]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ MODEL = "smollm2-135m-instruct"
 PROMPT = "The capital of France is"
 QUESTION = "Where is the Eiffel Tower?"
 CHAT: list[ChatCompletionMessageParam] = [{"role": "user", "content": QUESTION}]
-SCHEMA = {
+SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 12}},
     "required": ["city"],
@@ -53,8 +54,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         with OpenAI(base_url=gateway.url, api_key="none", max_retries=0) as client:
             yield Cluster(workers, client)
     finally:
-        for process in [*workers, *([gateway] if gateway else [])]:
-            process.close()
+        if gateway is not None:
+            gateway.close()
+        for worker in workers:
+            worker.close()
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +87,13 @@ def test_a_completion_is_what_the_worker_generates(client: OpenAI, direct: Clien
 
 def test_a_streamed_completion_says_the_same(client: OpenAI, direct: Client) -> None:
     own = direct.complete(PROMPT, max_new_tokens=4, temperature=0)
-    options = {"include_usage": True}
     stream = client.completions.create(
-        model=MODEL, prompt=PROMPT, max_tokens=4, temperature=0, stream=True, stream_options=options
+        model=MODEL,
+        prompt=PROMPT,
+        max_tokens=4,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     chunks = list(stream)
     choices = [choice for chunk in chunks for choice in chunk.choices]
@@ -115,7 +122,7 @@ def test_a_streamed_chat_says_the_same(client: OpenAI, direct: Client) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_stop_sequence_ends_the_work_too(cluster: Cluster, stream: bool) -> None:
     before = sum(worker.load().tokens_generated for worker in cluster.workers)
-    answer = cluster.client.completions.create(
+    answer: Any = cluster.client.completions.create(
         model=MODEL, prompt="One, two, three,", max_tokens=64, temperature=0, stop=" seven", stream=stream
     )
     choices = [choice for chunk in answer for choice in chunk.choices] if stream else answer.choices
@@ -147,7 +154,7 @@ def test_n_streamed_generations_each_have_an_end(client: OpenAI) -> None:
 def test_log_probabilities_are_the_workers(client: OpenAI, direct: Client, stream: bool) -> None:
     chat = [ChatMessage("user", QUESTION)]
     own = direct.complete(chat=chat, max_new_tokens=2, temperature=0, logprobs=3)
-    answer = client.chat.completions.create(
+    answer: Any = client.chat.completions.create(
         model=MODEL, messages=CHAT, max_tokens=2, temperature=0, logprobs=True, top_logprobs=3, stream=stream
     )
     choices = [choice for chunk in answer for choice in chunk.choices] if stream else answer.choices
@@ -179,7 +186,7 @@ def test_a_regular_expression_and_a_grammar_hold(client: OpenAI) -> None:
 
 
 def test_what_cannot_be_honoured_is_a_400_that_names_it(client: OpenAI) -> None:
-    schema = {"type": "string", "pattern": "("}
+    schema: dict[str, object] = {"type": "string", "pattern": "("}
     with pytest.raises(openai.BadRequestError, match=r"sampling_params\.json_schema"):
         client.chat.completions.create(
             model=MODEL,

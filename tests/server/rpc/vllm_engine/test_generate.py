@@ -49,7 +49,7 @@ async def test_a_seed_draws_what_it_draws_elsewhere(serving: Serving) -> None:
 
 
 async def test_a_temperature_that_is_not_named_is_one_that_samples(serving: Serving) -> None:
-    request: Any = asking(stream=False, seed=11)
+    request = asking(stream=False, seed=11)
     request.sampling_params.ClearField("temperature")
     (only,) = await answers(serving, request)
     assert list(only.complete.output_ids) == await expected(serving, temperature=1.0, seed=11)
@@ -168,7 +168,7 @@ async def test_what_cannot_be_honoured_is_refused_by_its_name(
     ],
 )
 async def test_what_is_not_served_is_refused_by_its_name(serving: Serving, field: str, value: Any) -> None:
-    request: Any = asking()
+    request = asking()
     request.MergeFrom(pb.GenerateRequest(**{field: value}))
     assert (await refusal_of(stub_of(serving).Generate(request))).field == field
 
