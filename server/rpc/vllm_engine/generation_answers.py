@@ -79,6 +79,10 @@ class GenerationAnswers:
                 return [self._complete(index, generation, FINISH_REASONS[finish.reason], finish)]
         return []
 
+    def end(self, index: int) -> None:
+        """The client is told of this generation's end from here on, whatever happens to the call."""
+        self._generations[index].is_over = True
+
     def aborted(self) -> Iterator[bytes]:
         """The ends of those that are not over, where the call has been aborted."""
         for index, generation in enumerate(self._generations):
@@ -99,7 +103,6 @@ class GenerationAnswers:
         return pb.GenerateResponse(chunk=chunk).SerializeToString()
 
     def _complete(self, index: int, told: _Told, reason: str, finish: Finish | None = None) -> bytes:
-        told.is_over = True
         complete = pb.GenerateComplete(
             index=index,
             output_ids=told.unsent_ids,

@@ -14,6 +14,7 @@ from smg_grpc_proto.generated import common_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from server.engine.errors import SlowReader
+from server.engine.events import Result
 from server.rpc.call import STATUS_TIME, Call, Context
 from server.rpc.from_wire import Arrival, Asked
 from server.rpc.generations import heard_of, in_engine
@@ -124,6 +125,8 @@ class VllmEngineServicer:
                     responses = await self._workers.text.run(answers.after, heard)
                 else:
                     responses = answers.after(heard)
+                if isinstance(heard.event, Result):
+                    answers.end(heard.index)
                 for response in responses:
                     await context.write(response)
 
