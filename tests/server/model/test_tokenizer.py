@@ -174,8 +174,8 @@ def test_transformers_loads_the_same_tokenizer_from_its_files(
     assert loaded.encode(text) == theirs.encode(text) == served.tokenizer.encode(text, add_special_tokens=True)
     assert loaded.special_tokens_map == theirs.special_tokens_map
     messages = [{"role": m.role, "content": m.content} for m in CONVERSATION.messages]
-    text = loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert text == served.tokenizer.render_chat(CONVERSATION)
+    rendered = loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert rendered == served.tokenizer.render_chat(CONVERSATION)
 
 
 def test_its_files_tell_several_chat_templates_apart(tmp_path: Path) -> None:
