@@ -20,7 +20,7 @@ COPY client/treadle client/treadle
 COPY server server
 # Wheels alone: what is required needs no compiler, here or in the final image.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/treadle/bin/pip install --only-binary :all: --constraint constraints.txt '.[server]'
+    /opt/treadle/bin/pip install --only-binary :all: --constraint constraints.txt '.[server,gateway]'
 
 FROM python:${PYTHON_VERSION}-slim-bookworm
 ARG VARIANT

@@ -63,7 +63,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Treadle needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade pip
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[server,tracing,dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[server,tracing,gateway,dev]'
 	@touch $@
 
 image:  ## Build the image: VARIANT=cpu or cuda, IMAGE=its name

@@ -23,7 +23,7 @@ from server.observe.observation import Observation, ObservationSettings, Tracing
 from server.rpc.security.errors import BadSecurityFile
 from server.rpc.security.limits import Limits
 from server.rpc.security.settings import JWTSettings, SecuritySettings, TLSFiles
-from server.rpc.server import CannotListen, Server, ServerSettings
+from server.rpc.server import CannotListen, GatewayNotInstalled, Server, ServerSettings
 from server.rpc.statuses import REASONS
 
 log = structlog.stdlib.get_logger("treadle.main")
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             load(config)
             return 0
         return asyncio.run(serve(config))
-    except (ConfigError, TracingNotInstalled) as error:
+    except (ConfigError, GatewayNotInstalled, TracingNotInstalled) as error:
         return _give_up(str(error), EXIT_BAD_SETTING)
     except (BadSecurityFile, CannotListen, CannotServeMetrics, ModelNotServable) as error:
         return _give_up(str(error), EXIT_FAILED)
@@ -186,6 +186,7 @@ def _server_settings(config: Config) -> ServerSettings:
         max_connection_age=config.max_connection_age,
         max_connection_age_grace=config.max_connection_age_grace,
         log_prompts=config.log_prompts,
+        vllm_engine=config.vllm_engine,
         security=_security_settings(config),
     )
 

@@ -196,6 +196,10 @@ class Config:
     host: str = _setting(ADDRESS, TEXT, "127.0.0.1", "address to listen on")
     port: int = _setting(ADDRESS, _whole(0, 65535), 50051, "port to listen on; 0 takes any free one")
 
+    vllm_engine: bool = _setting(
+        ADDRESS, SWITCH, False, "serve vllm.grpc.engine.VllmEngine too, for a gateway such as smg; needs '.[gateway]'"
+    )
+
     tls_certificate: Path | None = _setting(
         SECURITY,
         _optional(PATH),

@@ -39,6 +39,8 @@ class ModelDescription:
     """Blocks in the KV cache; block ids are below this."""
     sampling_defaults: SamplingDefaults
     default_max_new_tokens: int | None
+    model_type: str = ""
+    """The family of its architecture, such as "llama", by its configuration."""
 
     @property
     def max_total_tokens(self) -> int:

@@ -1,9 +1,16 @@
 """The Tokenizer: text to token ids and back. Safe to use from several threads."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from server.engine.chat import Chat
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFile:
+    name: str
+    content: bytes
 
 
 class Tokenizer(Protocol):
@@ -33,6 +40,10 @@ class Tokenizer(Protocol):
     @property
     def longest_token_bytes(self) -> int:
         """Most bytes of UTF-8 that one token stands for."""
+        ...
+
+    def files(self) -> tuple[TokenizerFile, ...]:
+        """What a directory holds that transformers loads this tokenizer from, chat templates included."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...

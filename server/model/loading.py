@@ -114,6 +114,7 @@ def _load(source: "_Source", settings: ModelSettings) -> Served:
         kv_block_count=blocks,
         sampling_defaults=defaults.sampling,
         default_max_new_tokens=defaults.max_new_tokens,
+        model_type=config.model_type,
     )
     if description.max_total_tokens < context:
         log.warning(

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from server.engine.chat import Chat
 from server.engine.errors import ChatTemplateMissing
+from server.engine.tokenizer import TokenizerFile
 from server.model.chat_template import ChatTemplate
 from server.model.errors import ModelNotServable
 from server.model.request_template import render_apart
@@ -59,6 +60,19 @@ class TransformersTokenizer:
     def takes_tools(self) -> bool:
         template = self._template(with_tools=True)
         return template is not None and template.takes_tools
+
+    def files(self) -> tuple[TokenizerFile, ...]:
+        sources = {name: template.source for name, template in self._templates.items()}
+        templates: object = [{"name": name, "template": source} for name, source in sources.items()]
+        if list(sources) == [DEFAULT_TEMPLATE]:
+            templates = sources[DEFAULT_TEMPLATE]
+        settings: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast", **self._special_tokens}
+        if sources:
+            settings["chat_template"] = templates
+        return (
+            TokenizerFile("tokenizer.json", self.definition.encode()),
+            TokenizerFile("tokenizer_config.json", json.dumps(settings).encode()),
+        )
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids

@@ -43,6 +43,7 @@ TrailingMetadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 class Call:
     """One call while it is open, and what its line in the log will say."""
 
+    service: str
     rpc: str
     peer: str
     caller: Caller | None = None
@@ -99,6 +100,7 @@ class Call:
     def log_end(self) -> None:
         facts = {
             "request_id": self.request_id,
+            "service": None if self.service == SERVICE else self.service,
             "rpc": self.rpc,
             "peer": self.peer,
             "identity": None if self.caller is None else self.caller.identity,
@@ -114,7 +116,7 @@ class Call:
 
     def record(self) -> CallRecord:
         return CallRecord(
-            service=SERVICE,
+            service=self.service,
             rpc=self.rpc,
             request_id=self.request_id,
             status=self.status,
@@ -168,9 +170,11 @@ class OpenCalls:
             await self._ended.wait()
 
     @asynccontextmanager
-    async def open(self, rpc: str, context: Context, refusal: Exception | None = None) -> AsyncIterator[Call]:
+    async def open(
+        self, rpc: str, context: Context, refusal: Exception | None = None, service: str = SERVICE
+    ) -> AsyncIterator[Call]:
         """With a `refusal` the call ends with it, before it is counted."""
-        call = Call(rpc, context.peer(), caller_of(context), trace_context=_trace_context(context))
+        call = Call(service, rpc, context.peer(), caller_of(context), trace_context=_trace_context(context))
         try:
             call.request_id = _id_in_metadata(context) or call.request_id
             if refusal is not None:

@@ -118,12 +118,12 @@ def asked(
             wants_mean_logprob=counts.best is not None,
             kept_special_token_ids=_kept_special_tokens(shown, served.tokenizer),
         )
-        requests += [first, *(_sibling(first, index) for index in range(1, made))]
+        requests += [first, *(sibling(first, index) for index in range(1, made))]
         prompts += [_shown_prompt(prompt, shown, served.tokenizer)] * made
     return Asked(tuple(requests), tuple(prompts), shown, counts)
 
 
-def _sibling(first: Request, index: int) -> Request:
+def sibling(first: Request, index: int) -> Request:
     """Another generation of the same prompt, of which the first one tells all that is to be told."""
     sampling: Sampling = replace(first.sampling, seed=sibling_seed(first.sampling.seed, index))
     return replace(first, sampling=sampling, prompt_logprobs=None)
@@ -132,7 +132,7 @@ def _sibling(first: Request, index: int) -> Request:
 def stopping(message: pb.StoppingCriteria, described: ModelDescription, prompt_length: int) -> Stopping:
     check_count("stopping.stop", len(message.stop), MAX_STOP_SEQUENCES)
     check_count("stopping.stop_token_ids", len(message.stop_token_ids), MAX_STOP_TOKEN_IDS)
-    default = _default_max_new_tokens(described, prompt_length)
+    default = default_max_new_tokens(described, prompt_length)
     return Stopping(
         max_new_tokens=message.max_new_tokens if message.HasField("max_new_tokens") else default,
         min_new_tokens=message.min_new_tokens,
@@ -144,7 +144,7 @@ def stopping(message: pb.StoppingCriteria, described: ModelDescription, prompt_l
     )
 
 
-def _default_max_new_tokens(described: ModelDescription, prompt_length: int) -> int | None:
+def default_max_new_tokens(described: ModelDescription, prompt_length: int) -> int | None:
     """The model's default where it fits; where it does not, the generation goes on until nothing fits."""
     default = described.default_max_new_tokens
     fits = default is not None and prompt_length + default <= described.max_total_tokens

@@ -24,6 +24,28 @@ UNREAD_TIME = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """An event of a generation that goes on, or came to its end."""
+
+    index: int
+    event: Started | PromptLogprobs | Tokens | Result
+
+
+async def heard_of(stream: ResultStream, call: Call) -> AsyncIterator[Heard]:
+    """Ends when every generation has its Result; raises the error of one that fails."""
+    unended = set(range(len(stream.requests)))
+    async for heard in stream:
+        if isinstance(heard.event, Failure):
+            raise heard.event.error
+        call.hear(heard.index, heard.event)
+        yield Heard(heard.index, heard.event)
+        if isinstance(heard.event, Result):
+            unended.remove(heard.index)
+    if unended:
+        raise EndedWithoutResult("a generation ended without a result")
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """An event and the messages that tell the client of it."""
 
@@ -37,7 +59,6 @@ class Generations:
 
     def __init__(self, asked: Asked, stream: ResultStream, call: Call, tokenizer: Tokenizer) -> None:
         self._stream, self._call = stream, call
-        self._unended = set(range(len(asked.requests)))
         self._shows_prompt = asked.output.shows_prompt
         of_siblings = replace(asked.output, echo_prompt=False, prompt_logprobs=None)
         self._writers = [
@@ -48,20 +69,13 @@ class Generations:
         ]
 
     async def told(self, workers: TextWorkers) -> AsyncIterator[Told]:
-        async for heard in self._stream:
-            if isinstance(heard.event, Failure):
-                raise heard.event.error
-            self._call.hear(heard.index, heard.event)
+        async for heard in heard_of(self._stream, self._call):
             writer = self._writers[heard.index]
             if self._is_long(heard.event):
                 messages = await workers.run(writer.messages, heard.event)
             else:
                 messages = writer.messages(heard.event)
             yield Told(heard.index, heard.event, messages)
-            if isinstance(heard.event, Result):
-                self._unended.remove(heard.index)
-        if self._unended:
-            raise EndedWithoutResult("a generation ended without a result")
 
     def _is_long(self, event: Started | PromptLogprobs | Tokens | Result) -> bool:
         """Whether its messages may hold the event loop up: with a prompt, or many tokens with their alternatives."""

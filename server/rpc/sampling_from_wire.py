@@ -25,7 +25,7 @@ def sampling(message: pb.SamplingParams, defaults: SamplingDefaults) -> Sampling
         check_count(f"sampling.forbidden_sequences[{i}]", len(sequence.ids), MAX_FORBIDDEN_SEQUENCE_LENGTH)
 
     def chosen(field: str) -> float | None:
-        return _shortest(getattr(message, field)) if message.HasField(field) else None  # type: ignore[arg-type]
+        return shortest(getattr(message, field)) if message.HasField(field) else None  # type: ignore[arg-type]
 
     return Sampling.resolve(
         defaults,
@@ -38,14 +38,12 @@ def sampling(message: pb.SamplingParams, defaults: SamplingDefaults) -> Sampling
         repetition_penalty=chosen("repetition_penalty"),
         frequency_penalty=chosen("frequency_penalty") or 0.0,
         presence_penalty=chosen("presence_penalty") or 0.0,
-        logit_bias=tuple(
-            (token_id, _shortest(message.logit_bias[token_id])) for token_id in sorted(message.logit_bias)
-        ),
+        logit_bias=tuple((token_id, shortest(message.logit_bias[token_id])) for token_id in sorted(message.logit_bias)),
         forbidden_sequences=tuple(tuple(sequence.ids) for sequence in message.forbidden_sequences),
     )
 
 
-def _shortest(value: float) -> float:
+def shortest(value: float) -> float:
     """The decimal the client wrote: the shortest that is this 32-bit float, so that 0.7 is 0.7."""
     for digits in range(6, 9):
         shortest = float(f"{value:.{digits}g}")

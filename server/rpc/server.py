@@ -1,4 +1,4 @@
-"""The gRPC server, assembled: GenerationService, health and reflection on one port."""
+"""The gRPC server, assembled: GenerationService, health, reflection and, where asked for, VllmEngine, on one port."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,11 @@ from server.engine.engine import Engine
 from server.observe.call_record import CallObserver
 from server.rpc.call import SERVICE, OpenCalls
 from server.rpc.health import Health
+from server.rpc.intake import Intake, IntakeSettings, Workers
 from server.rpc.reflection import serve_reflection
 from server.rpc.security.security import Security
 from server.rpc.security.settings import SecuritySettings
-from server.rpc.servicer import GenerationServicer, ServicerSettings, Workers
+from server.rpc.servicer import GenerationServicer
 from server.rpc.text_workers import TextWorkers
 
 TEXT_WORKERS = 4
@@ -46,6 +47,10 @@ class CannotListen(Exception):
     """The address cannot be bound."""
 
 
+class GatewayNotInstalled(Exception):
+    """VllmEngine is asked for and its protocol is not there."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     host: str
@@ -60,13 +65,15 @@ class ServerSettings:
     """Seconds after which a connection takes no new calls, give or take a tenth; None: any age."""
     max_connection_age_grace: float | None = None
     """Seconds the calls of such a connection get to finish; None: as long as they take."""
+    vllm_engine: bool = False
+    """Whether vllm.grpc.engine.VllmEngine is served too."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
 
 class Server:
     """Answers from `start` on; until the engine is ready, with NOT_SERVING and UNAVAILABLE.
 
-    Raises BadSecurityFile.
+    Raises BadSecurityFile and GatewayNotInstalled.
     """
 
     def __init__(self, engine: Engine, settings: ServerSettings, observers: Sequence[CallObserver] = ()) -> None:
@@ -78,17 +85,17 @@ class Server:
             constraints=TextWorkers(CONSTRAINT_WORKERS, MAX_WAITING_CONSTRAINTS),
             templates=TextWorkers(TEMPLATE_WORKERS, MAX_WAITING_TEMPLATES),
         )
-        self._health = Health(engine, services=(SERVICE,))
         self._following: list[asyncio.Task[None]] = []
         # gRPC itself refuses what is far too large without keeping it; what is a little too large gets our details.
         hard_limit = ("grpc.max_receive_message_length", 2 * settings.max_message_bytes)
         interceptors = self._security.interceptors(self._calls)
         self._server = grpc.aio.server(interceptors=interceptors, options=(*OPTIONS, hard_limit, *_ages(settings)))
-        servicer_settings = ServicerSettings(settings.max_message_bytes, settings.log_prompts)
-        servicer = GenerationServicer(engine, self._calls, self._workers, servicer_settings)
-        self._server.add_generic_rpc_handlers((servicer.handlers(),))
+        intake_settings = IntakeSettings(settings.max_message_bytes, settings.log_prompts)
+        services = dict(_services(Intake(engine, self._calls, self._workers, intake_settings), settings))
+        self._server.add_generic_rpc_handlers(tuple(services.values()))
+        self._health = Health(engine, tuple(services))
         add_HealthServicer_to_server(self._health.servicer, self._server)
-        serve_reflection(self._server, (SERVICE, health.SERVICE_NAME))
+        serve_reflection(self._server, (*services, health.SERVICE_NAME))
 
     async def start(self) -> int:
         """Listens, and returns the port. Raises CannotListen."""
@@ -120,6 +127,18 @@ class Server:
             following.cancel()
         await self._server.stop(grace=None)
         self._workers.close()
+
+
+def _services(intake: Intake, settings: ServerSettings) -> Iterator[tuple[str, grpc.GenericRpcHandler]]:
+    """By name, what generates."""
+    yield SERVICE, GenerationServicer(intake).handlers()
+    if settings.vllm_engine:
+        try:
+            from server.rpc.vllm_engine import servicer as vllm_engine
+        except ImportError as error:
+            message = f"--vllm-engine needs the protocol: install with pip install '.[gateway]' ({error})"
+            raise GatewayNotInstalled(message) from error
+        yield vllm_engine.SERVICE, vllm_engine.VllmEngineServicer(intake).handlers()
 
 
 def _ages(settings: ServerSettings) -> Iterator[tuple[str, int]]:

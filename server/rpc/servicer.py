@@ -3,71 +3,37 @@
 How a call ends is `call.py`, and what an error means to its client `statuses.py`.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import grpc
 from google.protobuf.message import Message
 from treadle.v1 import generation_pb2 as pb
 
-from server.engine.constraint import Constraint, ConstraintCompiler
-from server.engine.engine import Engine, Lifecycle, Served
-from server.engine.errors import Draining, InvalidArgument
+from server.engine.engine import Served
+from server.engine.errors import InvalidArgument
 from server.engine.events import Result
-from server.engine.tokenizer import Tokenizer
 from server.rpc import from_wire, to_wire
-from server.rpc.call import SERVICE, Call, Context, OpenCalls
+from server.rpc.call import SERVICE, Call, Context
 from server.rpc.completions import Completions
 from server.rpc.constraint_from_wire import constraint
 from server.rpc.counts import check_count
-from server.rpc.decoding import decode
 from server.rpc.duration import seconds
-from server.rpc.errors import MessageTooLarge
 from server.rpc.generations import Generations, in_engine
+from server.rpc.intake import Intake
 from server.rpc.prompt_from_wire import check_known, text_or_chat
 from server.rpc.text_workers import TextWorkers
 
-SMALL_MESSAGE_BYTES = 4 * 1024
-"""Parsed in less time than it takes to hand them to another thread."""
 MAX_DETOKENIZED = 1 << 18
 """Token ids in a DetokenizeRequest."""
-
-AnyMessage = TypeVar("AnyMessage", bound=Message)
-
-
-@dataclass(frozen=True, slots=True)
-class ServicerSettings:
-    max_message_bytes: int
-    log_prompts: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Threads for what would hold up the event loop. What may take seconds holds up only others of its kind."""
-
-    text: TextWorkers
-    constraints: TextWorkers
-    """To compile them."""
-    templates: TextWorkers
-    """To render chats by templates of their own."""
-
-    def close(self) -> None:
-        for workers in (self.text, self.constraints, self.templates):
-            workers.close()
 
 
 class GenerationServicer:
     """The methods take their request as bytes: `decoding.py` says why. Large answers are serialized by the workers."""
 
-    def __init__(self, engine: Engine, calls: OpenCalls, workers: Workers, settings: ServicerSettings) -> None:
-        self._engine = engine
-        self._calls = calls
-        self._workers = workers
-        self._settings = settings
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._engine, self._calls, self._workers = intake.engine, intake.calls, intake.workers
 
     def handlers(self) -> grpc.GenericRpcHandler:
         def unary(method: Callable[..., object]) -> "grpc.RpcMethodHandler[bytes, Message | bytes]":
@@ -90,7 +56,7 @@ class GenerationServicer:
     async def generate(self, raw: bytes, context: Context) -> None:
         async with self._calls.open("Generate", context) as call:
             call.account.check_tokens()
-            message = await self._decode(call, pb.GenerateRequest, raw)
+            message = await self._intake.decode(call, pb.GenerateRequest, raw)
             if message.sampling.HasField("best_of"):
                 raise InvalidArgument("sampling.best_of", message.sampling.best_of, "must be unset but in Complete")
             asked = await self._asked(call, message)
@@ -103,7 +69,7 @@ class GenerationServicer:
     async def complete(self, raw: bytes, context: Context) -> bytes | None:
         async with self._calls.open("Complete", context) as call:
             call.account.check_tokens()
-            message = await self._decode(call, pb.CompleteRequest, raw)
+            message = await self._intake.decode(call, pb.CompleteRequest, raw)
             if not message.HasField("generate"):
                 raise InvalidArgument("generate", "unset", "must be set")
             with from_wire.fields_of("generate", but_not="inputs"):
@@ -120,30 +86,34 @@ class GenerationServicer:
 
     async def tokenize(self, raw: bytes, context: Context) -> bytes:
         async with self._calls.open("Tokenize", context) as call:
-            message = await self._decode(call, pb.TokenizeRequest, raw)
-            return await self._workers_for(message.chat).run(_tokenize, message, self._served())
+            message = await self._intake.decode(call, pb.TokenizeRequest, raw)
+            return await self._workers_for(message.chat).run(_tokenize, message, self._intake.served())
 
     async def detokenize(self, raw: bytes, context: Context) -> bytes:
         async with self._calls.open("Detokenize", context) as call:
-            message = await self._decode(call, pb.DetokenizeRequest, raw)
-            return await self._workers.text.run(_detokenize, message, self._served())
+            message = await self._intake.decode(call, pb.DetokenizeRequest, raw)
+            return await self._workers.text.run(_detokenize, message, self._intake.served())
 
     async def get_model(self, raw: bytes, context: Context) -> pb.GetModelResponse:
         async with self._calls.open("GetModel", context) as call:
-            await self._decode(call, pb.GetModelRequest, raw)
-            return to_wire.model(self._engine.served, self._engine.settings, self._settings.max_message_bytes)
+            await self._intake.decode(call, pb.GetModelRequest, raw)
+            return to_wire.model(self._engine.served, self._engine.settings, self._intake.settings.max_message_bytes)
 
     async def get_load(self, raw: bytes, context: Context) -> pb.GetLoadResponse:
         async with self._calls.open("GetLoad", context) as call:
-            await self._decode(call, pb.GetLoadRequest, raw)
+            await self._intake.decode(call, pb.GetLoadRequest, raw)
             return to_wire.load(self._engine.load())
 
     async def _asked(self, call: Call, message: pb.GenerateRequest, inputs: Sequence[pb.Input] = ()) -> from_wire.Asked:
         """The message read whole, ready for the engine."""
         call.name(message.request_id)
         check_count("inputs", len(inputs), self._engine.settings.max_generations)
-        served = self._served()
-        compiled = await self._constraint(call, message, served.constraints)
+        served = self._intake.served()
+        compiled = None
+        if message.HasField("constraint"):
+            compiled = await self._intake.compiled(
+                constraint(message.constraint), served, _time_left(call, message.stopping)
+            )
         asked = await self._workers_for(message.chat, *(each.chat for each in inputs)).run(
             from_wire.asked,
             message,
@@ -153,45 +123,12 @@ class GenerationServicer:
             compiled,
             self._engine.settings.max_generations,
         )
-        call.ask(asked.requests[0], served.model.description.id)
-        if self._settings.log_prompts:
-            prompts = list(dict.fromkeys(request.prompt_token_ids for request in asked.requests))
-            decode_all = partial(_decode_prompts, prompts, served.tokenizer)
-            call.prompt, call.texts = await self._workers.text.run(decode_all), {}
+        await self._intake.note(call, asked, served)
         return asked
-
-    async def _constraint(
-        self, call: Call, message: pb.GenerateRequest, compiler: ConstraintCompiler
-    ) -> Constraint | None:
-        if not message.HasField("constraint"):
-            return None
-        source = constraint(message.constraint)
-        if cached := compiler.cached(source):
-            return cached
-        try:
-            async with asyncio.timeout(_time_left(call, message.stopping)):
-                return await self._workers.constraints.run(compiler.compile, source)
-        except TimeoutError:
-            return None  # not missed: the engine ends a request whose time is up before it computes anything
 
     def _workers_for(self, *chats: pb.Chat) -> TextWorkers:
         """A chat's own template may take seconds."""
         return self._workers.templates if any(chat.template for chat in chats) else self._workers.text
-
-    async def _decode(self, call: Call, message_class: type[AnyMessage], raw: bytes) -> AnyMessage:
-        limit = self._settings.max_message_bytes
-        if len(raw) > limit:
-            raise MessageTooLarge(f"the request message has {len(raw)} bytes: must be at most {limit}")
-        self._calls.count_message(call, len(raw))
-        if len(raw) <= SMALL_MESSAGE_BYTES:
-            return decode(message_class, raw)
-        return await self._workers.text.run(decode, message_class, raw)
-
-    def _served(self) -> Served:
-        """What new work is done with; refused before anything is spent on it where there can be none."""
-        if self._engine.lifecycle in (Lifecycle.DRAINING, Lifecycle.STOPPED):
-            raise Draining("the server is shutting down")
-        return self._engine.served
 
 
 def _check_for_complete(message: pb.OutputOptions) -> None:
@@ -223,7 +160,3 @@ def _detokenize(message: pb.DetokenizeRequest, served: Served) -> bytes:
     check_known(token_ids, served.model.description)
     text = served.tokenizer.decode(token_ids, keep_special_tokens=message.keep_special_tokens)
     return pb.DetokenizeResponse(text=text).SerializeToString()
-
-
-def _decode_prompts(prompts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> str:
-    return "\n".join(tokenizer.decode(prompt, keep_special_tokens=True) for prompt in prompts)

@@ -56,7 +56,7 @@ def image(open_directory: Path, image_wheel: Path) -> Container:
     if (reason := container.reason_to_skip()) is not None:
         pytest.skip(reason)
     environment, model, root = (open_directory / name for name in ("environment", "model", "root"))
-    make_environment(environment, image_wheel, extras=frozenset({"server"}))
+    make_environment(environment, image_wheel, extras=frozenset({"server", "gateway"}))
     config = LlamaConfig(
         vocab_size=tiny.VOCABULARY_SIZE,
         hidden_size=16,

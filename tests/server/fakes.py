@@ -22,6 +22,7 @@ from server.engine.plan import (
     StepPlan,
     TokenLogprob,
 )
+from server.engine.tokenizer import TokenizerFile
 
 EOS = 256
 BOS = 257
@@ -156,6 +157,9 @@ class FakeTokenizer:
     has_chat_template = True
     takes_tools = False
     allows_request_templates = False
+
+    def files(self) -> tuple[TokenizerFile, ...]:
+        return (TokenizerFile("tokenizer.json", b"{}" * 50_000),)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())

@@ -28,6 +28,8 @@ class Access(Enum):
 GENERATION = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
+VLLM_ENGINE = "vllm.grpc.engine.VllmEngine"
+"""Its descriptors are there only where it can be served."""
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 
 
@@ -42,6 +44,13 @@ def access_table(*, is_health_open: bool, is_reflection_open: bool) -> Mapping[s
         f"/{GENERATION}/Detokenize": Access.GENERATE,
         f"/{GENERATION}/GetModel": Access.GENERATE,
         f"/{GENERATION}/GetLoad": Access.GENERATE,
+        f"/{VLLM_ENGINE}/Generate": Access.GENERATE,
+        f"/{VLLM_ENGINE}/Abort": Access.GENERATE,
+        f"/{VLLM_ENGINE}/GetModelInfo": Access.GENERATE,
+        f"/{VLLM_ENGINE}/GetServerInfo": Access.GENERATE,
+        f"/{VLLM_ENGINE}/GetLoads": Access.GENERATE,
+        f"/{VLLM_ENGINE}/GetTokenizer": Access.GENERATE,
+        f"/{VLLM_ENGINE}/HealthCheck": health,
         f"/{HEALTH}/Check": health,
         f"/{HEALTH}/List": health,
         f"/{HEALTH}/Watch": health,

@@ -55,8 +55,10 @@ class Guard(grpc.aio.ServerInterceptor):
     def _refusing(self, method: str, error: Exception) -> "grpc.RpcMethodHandler[Any, Any]":
         """A handler of a stream of messages, since gRPC gives it the call before any message is there."""
 
+        service, _, rpc = method.removeprefix("/").rpartition("/")
+
         async def refuse(_: object, context: Context) -> None:
-            async with self._calls.open(method.rpartition("/")[2], context, refusal=error):
+            async with self._calls.open(rpc, context, refusal=error, service=service):
                 pass
 
         return grpc.stream_stream_rpc_method_handler(refuse)

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer as Backend
 
 from server.engine.chat import Chat
 from server.engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer, detokenizer_for
+from server.engine.tokenizer import TokenizerFile
 from tests.server.fakes import EOS, FakeTokenizer
 
 
@@ -39,6 +40,9 @@ class BackendTokenizer:
 
     def token_text(self, token_id: int) -> str:
         raise AssertionError("a detokenizer does not look at one token")
+
+    def files(self) -> tuple[TokenizerFile, ...]:
+        raise AssertionError("a detokenizer needs no files")
 
     def render_chat(self, chat: Chat) -> str:
         raise AssertionError("a detokenizer does not render")

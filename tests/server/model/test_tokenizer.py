@@ -164,6 +164,28 @@ def test_the_default_models_answer_can_be_begun_for_it(served: Served, theirs: P
     assert text == served.tokenizer.render_chat(CONVERSATION) + "Sure, "
 
 
+def test_transformers_loads_the_same_tokenizer_from_its_files(
+    served: Served, theirs: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    for file in served.tokenizer.files():
+        (tmp_path / file.name).write_bytes(file.content)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "Grüße <|im_end|> 日本"
+    assert loaded.encode(text) == theirs.encode(text) == served.tokenizer.encode(text, add_special_tokens=True)
+    assert loaded.special_tokens_map == theirs.special_tokens_map
+    messages = [{"role": m.role, "content": m.content} for m in CONVERSATION.messages]
+    rendered = loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert rendered == served.tokenizer.render_chat(CONVERSATION)
+
+
+def test_its_files_tell_several_chat_templates_apart(tmp_path: Path) -> None:
+    tokenizer = tiny.byte_level_tokenizer()
+    tokenizer.chat_template = {"default": "plain", "tool_use": "{{ tools }}"}
+    for file in TransformersTokenizer(tokenizer).files():
+        (tmp_path / file.name).write_bytes(file.content)
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template == tokenizer.chat_template
+
+
 def test_the_default_model_takes_no_tools(served: Served) -> None:
     assert not served.tokenizer.takes_tools
     assert not served.tokenizer.allows_request_templates

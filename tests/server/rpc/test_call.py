@@ -11,7 +11,7 @@ from treadle.v1 import generation_pb2 as pb
 from treadle.v1.generation_pb2_grpc import GenerationServiceStub
 
 from server.engine.events import Tokens
-from server.rpc.call import Call
+from server.rpc.call import SERVICE, Call
 from server.rpc.request_id import METADATA_KEY
 from tests.server.fakes import FakeTokenizer
 from tests.server.rpc.relay import Relay
@@ -118,7 +118,7 @@ async def test_prompts_and_text_are_logged_only_when_asked_for(lines: Lines, sta
 
 
 def test_the_texts_of_several_generations_are_logged_in_their_order(lines: Lines) -> None:
-    call = Call("Generate", "peer", texts={})
+    call = Call(SERVICE, "Generate", "peer", texts={})
     for index, text in ((1, "b"), (0, "a"), (1, "c")):
         call.hear(index, Tokens((1,), text))
     call.log_end()

@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from treadle.v1 import generation_pb2 as pb
 
-from server.rpc.security.access import Access, access_table
+from server.rpc.security.access import VLLM_ENGINE, Access, access_table
 from server.rpc.security.caller import Scope
 from server.rpc.security.guard import Guard
 from server.rpc.security.settings import SecuritySettings
@@ -43,7 +43,16 @@ async def start_with(
 def test_every_method_that_is_served_is_in_the_table() -> None:
     paths = {f"/{service.full_name}/{method.name}" for service in SERVICES for method in service.methods}
     assert paths <= set(TABLE)
-    assert all(path.startswith("/grpc.") for path, access in TABLE.items() if access is not Access.GENERATE)
+    open_ones = {path for path, access in TABLE.items() if access is not Access.GENERATE}
+    assert {path for path in open_ones if not path.startswith("/grpc.")} == {f"/{VLLM_ENGINE}/HealthCheck"}
+
+
+def test_every_method_of_the_gateways_service_that_is_served_is_in_the_table() -> None:
+    gateway = pytest.importorskip("server.rpc.vllm_engine.servicer", exc_type=ImportError)
+    unserved = {"Embed", "FlushCache", "StartProfile", "StopProfile", "SubscribeKvEvents"}
+    methods = {method.name for method in gateway.pb.DESCRIPTOR.services_by_name["VllmEngine"].methods}
+    assert gateway.SERVICE == VLLM_ENGINE
+    assert {path for path in TABLE if VLLM_ENGINE in path} == {f"/{VLLM_ENGINE}/{name}" for name in methods - unserved}
 
 
 async def test_every_method_of_the_service_needs_a_credential(start: Start, tmp_path: Path) -> None:
