@@ -1124,7 +1124,8 @@ class Result(_message.Message):
     """The stop token that was chosen."""
     satisfies_constraint: _builtins.bool
     """With GenerateRequest.constraint: whether the whole output is an instance of it. Where it is not, it is a beginning
-    of one, cut off by what finish_reason says. Unset where a stop sequence has cut the text.
+    of one, cut off by what finish_reason says. Unset where a stop sequence has cut the text, or time_limit has passed
+    before the constraint was compiled.
     """
     @_builtins.property
     def usage(self) -> Global___Usage:
