@@ -20,7 +20,7 @@ COPY client/treadle client/treadle
 COPY server server
 # Wheels alone: what is required needs no compiler, here or in the final image.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/treadle/bin/pip install --only-binary :all: --constraint constraints.txt '.[server,gateway]'
+    /opt/treadle/bin/pip install --only-binary :all: --constraint constraints.txt '.[server,gateway,tracing]'
 
 FROM python:${PYTHON_VERSION}-slim-bookworm
 ARG VARIANT
@@ -49,7 +49,6 @@ ENV PATH=/opt/treadle/bin:$PATH \
     HF_HOME=/var/cache/treadle/huggingface \
     TREADLE_CACHE=/var/cache/treadle \
     TREADLE_HOST=0.0.0.0 \
-    NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /opt/treadle
 USER 65532:65532

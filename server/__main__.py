@@ -210,7 +210,7 @@ def _security_settings(config: Config) -> SecuritySettings:
 
 def _observation_settings(config: Config) -> ObservationSettings:
     return ObservationSettings(
-        metrics_host=config.metrics_host or config.host,
+        metrics_host=config.metrics_host,
         metrics_port=config.metrics_port,
         otlp_endpoint=config.otlp_endpoint,
     )

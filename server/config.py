@@ -331,8 +331,9 @@ class Config:
     metrics_port: int | None = _setting(
         OBSERVATION, PORT_OR_OFF, 9464, "port for Prometheus, at /metrics; 0 takes any free one, off serves none"
     )
-    metrics_host: str | None = _setting(
-        OBSERVATION, _optional(TEXT), None, "address the metrics' port listens on; unset: as --host"
+    metrics_host: str = _setting(OBSERVATION, TEXT, "127.0.0.1", "address the metrics' port listens on")
+    metrics_insecure: bool = _setting(
+        OBSERVATION, SWITCH, False, "let --metrics-host be reached by other machines: it is plain and asks for nothing"
     )
     otlp_endpoint: str | None = _setting(
         OBSERVATION, _optional(URL), None, "OTLP collector that takes traces by gRPC, such as http://localhost:4317"
@@ -366,6 +367,10 @@ class Config:
         if not is_encrypted_or_meant and not _is_loopback(self.host):
             ways = "give --tls-certificate and --tls-key to encrypt, or --insecure to listen without"
             raise ConfigError(f"host is {self.host}, which other machines may reach: {ways}")
+        is_open_meant = self.fetch_only or self.insecure or self.metrics_insecure or self.metrics_port is None
+        if not is_open_meant and not _is_loopback(self.metrics_host):
+            ways = "give --metrics-insecure to listen there without TLS and credentials, or --metrics-port off"
+            raise ConfigError(f"metrics_host is {self.metrics_host}, which other machines may reach: {ways}")
         if (self.jwks_file is None) != (self.jwt_audience is None):
             raise ConfigError("jwks_file and jwt_audience need each other")
         if self.jwt_issuer is not None and self.jwks_file is None:

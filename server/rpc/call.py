@@ -176,9 +176,11 @@ class OpenCalls:
         """With a `refusal` the call ends with it, before it is counted."""
         call = Call(service, rpc, context.peer(), caller_of(context), trace_context=_trace_context(context))
         try:
-            call.request_id = _id_in_metadata(context) or call.request_id
             if refusal is not None:
+                with contextlib.suppress(InvalidArgument):  # who is refused hears that first
+                    call.request_id = _id_in_metadata(context) or call.request_id
                 raise refusal
+            call.request_id = _id_in_metadata(context) or call.request_id
             self._count_in(call, context)
             yield call
         except asyncio.CancelledError:

@@ -122,6 +122,16 @@ def test_others_are_listened_to_with_tls_or_by_an_explicit_choice(host: str) -> 
     assert parse_config(["--host", host, "--fetch-only"], {}).host == host
 
 
+def test_the_metrics_port_is_for_other_machines_only_where_that_is_meant() -> None:
+    encrypted = ["--host=0.0.0.0", "--tls-certificate=a", "--tls-key=b"]
+    assert parse_config(encrypted, {}).metrics_host == "127.0.0.1"
+    with pytest.raises(ConfigError, match=r"metrics_host is 0\.0\.0\.0, .* --metrics-insecure"):
+        parse_config([*encrypted, "--metrics-host=0.0.0.0"], {})
+    for meant in ("--metrics-insecure", "--metrics-port=off"):
+        parse_config([*encrypted, "--metrics-host=0.0.0.0", meant], {})
+    parse_config(["--insecure", "--metrics-host=0.0.0.0"], {})
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
 def test_a_loopback_address_needs_neither(host: str) -> None:
     assert parse_config(["--host", host], {}).host == host

@@ -79,3 +79,9 @@ async def test_an_unknown_service_is_not_found(serving: Serving) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await serving.health_of("nonesuch")
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_all_services_are_listed_with_their_statuses(serving: Serving) -> None:
+    answer = await serving.health.List(health_pb2.HealthListRequest())
+    assert set(answer.statuses) == {"", "treadle.v1.GenerationService", "liveness"}
+    assert all(each.status == health_pb2.HealthCheckResponse.SERVING for each in answer.statuses.values())

@@ -44,6 +44,7 @@ async def test_a_right_token_is_served(serving: Serving, scheme: str) -> None:
     ("metadata", "reason"),
     [
         ((), "MISSING_CREDENTIAL"),
+        ((("x-request-id", "x" * 200),), "MISSING_CREDENTIAL"),
         (bearer("treadle_wrong"), "WRONG_CREDENTIAL"),
         (bearer(TOKEN + "x"), "WRONG_CREDENTIAL"),
         (bearer(TOKEN[:-1]), "WRONG_CREDENTIAL"),
