@@ -110,17 +110,16 @@ class Container:
                 yield f"ln -sfn {Path(path).readlink()} {self.root}{path}"
             elif Path(path).exists():
                 yield from self._mount(path, path)
+        for path in ("/tmp", CACHE):  # before the packages, which may lie below /tmp here
+            options = f"mode=0700,uid={user},gid={group}"
+            yield f"mkdir -p {self.root}{path} && mount -t tmpfs -o {options} tmpfs {self.root}{path}"
         packages = str(Path(str(importlib.metadata.distribution("pytest").locate_file(""))).resolve())
         for path in dict.fromkeys((sys.base_prefix, packages)):
             yield from self._mount(path, path)
         yield from self._mount(str(self.environment), HOME)
         yield from self._mount(str(self.model), "/model")
         yield f"mkdir -p {self.root}/proc && mount -t proc proc {self.root}/proc"
-        for path in ("/tmp", CACHE):
-            yield f"mkdir -p {self.root}{path}"
         yield f"mount -o remount,bind,ro {self.root}"
-        for path in ("/tmp", CACHE):
-            yield f"mount -t tmpfs -o mode=0700,uid={user},gid={group} tmpfs {self.root}{path}"
         for path in ("", HOME, "/etc"):
             yield f"if touch {self.root}{path}/written 2>/dev/null; then echo {path}/ can be written >&2; exit 1; fi"
 

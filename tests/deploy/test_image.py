@@ -1,9 +1,11 @@
 """The image: what its Dockerfile promises, and its process in a container of the same make."""
 
+import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,7 @@ PATIENCE = 120.0
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
-    hadolint = shutil.which("hadolint")
+    hadolint = shutil.which("hadolint", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
     if hadolint is None:
         pytest.skip("hadolint is not installed")
     found = subprocess.run([hadolint, "Dockerfile"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -56,7 +58,7 @@ def image(open_directory: Path, image_wheel: Path) -> Container:
     if (reason := container.reason_to_skip()) is not None:
         pytest.skip(reason)
     environment, model, root = (open_directory / name for name in ("environment", "model", "root"))
-    make_environment(environment, image_wheel, extras=frozenset({"server", "gateway"}))
+    make_environment(environment, image_wheel, extras=frozenset({"server", "gateway", "tracing"}))
     config = LlamaConfig(
         vocab_size=tiny.VOCABULARY_SIZE,
         hidden_size=16,
