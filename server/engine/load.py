@@ -45,4 +45,5 @@ class Throughput:
 
     def per_second(self, now: float) -> float:
         counts = tuple(self._seconds)  # in one go: iterating would meet the other thread's changes
-        return sum(count for second, count in counts if second > now - WINDOW) / WINDOW
+        # Not those after `now` either, which the other thread may have added since.
+        return sum(count for second, count in counts if now - WINDOW < second <= now) / WINDOW
