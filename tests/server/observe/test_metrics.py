@@ -109,8 +109,13 @@ async def test_a_client_that_leaves_is_a_cancelled_call_with_its_duration(start:
 
 async def test_preemptions_are_counted_and_every_kv_block_is_in_one_state(start: Start) -> None:
     serving = await observed(start, model=FakeModel(describe(kv_block_count=10)))
-    calls = [serving.events(generate_request(chr(65 + i) * 6, max_new_tokens=24)) for i in range(4)]
-    await asyncio.gather(*calls)
+    requests = [generate_request(chr(65 + i) * 6, max_new_tokens=24) for i in range(4)]
+    held = await serving.hold_steps(requests[0])  # so that all of them are there at once
+    others = [asyncio.create_task(serving.events(request)) for request in requests[1:]]
+    await eventually(lambda: serving.engine.load().waiting == len(others))
+    serving.steps.open()
+    await asyncio.gather(*others)
+    assert [event async for event in held][-1].HasField("result")
     scrape = serving.scrape()
     assert (scrape.value("treadle_num_preemptions_total") or 0) > 0
     states = [scrape.value("treadle_kv_blocks", state=state) or 0 for state in ("used", "cached", "free")]
